@@ -1,0 +1,120 @@
+"""The engine contract: token ids in, token ids out.
+
+An engine is one file in this folder and one line in ``fpa.engines.ENGINES``. It knows nothing of questions,
+positions or answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpa.errors import FpaError
+from fpa.records import Distribution
+
+Message = dict[str, str]
+
+
+class EngineError(FpaError):
+    """The engine cannot load, or cannot serve a request."""
+
+
+class ContextOverflow(EngineError):
+    """A request would not fit the model's context."""
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What goes into the manifest: the same fingerprint means the same model."""
+
+    name: str
+    version: str
+    model: str
+    fingerprint: str
+    context_length: int
+    vocabulary: int
+    reproducible: bool
+
+
+@dataclass(frozen=True)
+class GreedyPath:
+    """The greedy continuation of a prompt, the end-of-turn token included where one was produced."""
+
+    token_ids: tuple[int, ...]
+    distributions: tuple[Distribution, ...]
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """``n`` continuations of one prefix; draw ``i`` uses the stream ``seed + i``.
+
+    ``max_tokens`` bounds each continuation; ``stop`` are strings that end one (their tokens are kept).
+    """
+
+    key: str
+    prefix_ids: tuple[int, ...]
+    n: int
+    seed: int
+    temperature: float
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """One draw: its tokens (end-of-turn token included) and why it ended, ``stop`` or ``length``."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The answer to one request: its ``n`` continuations in draw order, or the error that befell it alone."""
+
+    key: str
+    continuations: tuple[Continuation, ...]
+    error: str | None = None
+
+
+class Engine(Protocol):
+    """What every engine offers. Engines are context managers; leaving one frees the model."""
+
+    info: EngineInfo
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of a conversation through the model's own chat template, ready for an answer, one BOS."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of plain text: no special tokens added, none parsed."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+
+    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """The text each token adds, special tokens shown; joined they are the whole text."""
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids of the tokens that end a turn."""
+
+    def greedy(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> GreedyPath:
+        """The greedy path with the next-token distribution, at ``temperature``, before each of its tokens."""
+
+    def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        """Completions as they finish, many requests in flight; ``requests`` is read no faster than needed."""
+
+    def choose(self, prefixes: Sequence[tuple[int, ...]], candidates: Sequence[int]) -> NDArray[np.float64]:
+        """(len(prefixes), len(candidates)) raw next-token probabilities of the candidate tokens."""
+
+    def close(self) -> None:
+        """Free the model."""
+
+    def __enter__(self) -> Engine: ...
+
+    def __exit__(self, *exc: object) -> None: ...

@@ -1,0 +1,1 @@
+"""Collection strategies by name: where to resample from, and how."""
