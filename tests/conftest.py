@@ -1,0 +1,19 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with the released rollouts and reference cases; tests that need it skip without it."""
+    folder = Path(os.environ.get("FPA_SHARED", ROOT.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"no released rollouts at {folder}: set FPA_SHARED to the folder that holds them")
+    return folder
