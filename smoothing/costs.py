@@ -1,0 +1,287 @@
+"""Segment costs for outcome counts, as ruptures costs and as compiled row kernels.
+
+Each cost is a proper ``ruptures.base.BaseCost``: hand it to ``ruptures.Pelt(custom_cost=..., jump=1)``, or name it
+in ``smoothing.segment``, which runs the same arithmetic compiled and finds the same breakpoints. A cost of your
+own needs only ``fit`` and ``error``; without ``tables`` it is searched in Python.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+from ruptures.base import BaseCost
+from ruptures.costs import NotEnoughPoints
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_MULTINOMIAL, _LOGIT_LINEAR, _L2 = 0, 1, 2
+_LARGEST_TABLE = 1 << 22
+"""Totals above this take logarithms one by one: a longer table of n ln n would fall out of the caches."""
+
+
+class Tables(NamedTuple):
+    """What the compiled searches know of a fitted cost: sums over prefixes, from which any segment's follow.
+
+    Attributes:
+        kind: which row kernel to use.
+        counts: (K + 1, n + 1) cumulative counts, the last row their totals (multinomial).
+        moments: (K, M, n + 1) cumulative moments (logit_linear, l2).
+        xlogx: n ln n for n = 0, 1, ...; empty where totals are too large for a table.
+    """
+
+    kind: int
+    counts: IntArray
+    moments: FloatArray
+    xlogx: FloatArray
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def xlogx_table(size: int) -> FloatArray:
+    """(size,) values of n ln n, with 0 ln 0 = 0."""
+    table = np.zeros(size)
+    for n in range(1, size):
+        table[n] = n * np.log(n)
+    return table
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _xlogx(n: int) -> float:
+    return n * np.log(n) if n > 0 else 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _multinomial_row(
+    counts: IntArray, xlogx: FloatArray, end: int, first: int, stop: int, out: FloatArray
+) -> None:
+    """out[t] = -sum_k n_k ln(n_k / n) of segment [t, end) for first <= t < stop, as n ln n - sum_k n_k ln n_k."""
+    categories = counts.shape[0] - 1
+    total = counts[categories, end]
+    if xlogx.size:
+        for t in range(first, stop):
+            out[t] = xlogx[np.uint64(total - counts[categories, t])]
+        for k in range(categories):
+            total = counts[k, end]
+            for t in range(first, stop):
+                out[t] -= xlogx[np.uint64(total - counts[k, t])]
+    else:
+        for t in range(first, stop):
+            out[t] = _xlogx(total - counts[categories, t])
+        for k in range(categories):
+            total = counts[k, end]
+            for t in range(first, stop):
+                out[t] -= _xlogx(total - counts[k, t])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _logit_linear_row(moments: FloatArray, end: int, first: int, stop: int, out: FloatArray) -> None:
+    """out[t] = weighted residual sum of squares of a line per category in segment [t, end)."""
+    for t in range(first, stop):
+        out[t] = 0.0
+    for k in range(moments.shape[0]):
+        m = moments[k]
+        w_end, x_end, xx_end, y_end, xy_end, yy_end = (
+            m[0, end],
+            m[1, end],
+            m[2, end],
+            m[3, end],
+            m[4, end],
+            m[5, end],
+        )
+        for t in range(first, stop):
+            w = w_end - m[0, t]
+            x = x_end - m[1, t]
+            xx = xx_end - m[2, t]
+            y = y_end - m[3, t]
+            xy = xy_end - m[4, t]
+            yy = yy_end - m[5, t]
+            determinant = w * xx - x * x
+            slope = (w * xy - x * y) / determinant if determinant > 1e-12 else 0.0
+            level = (y - slope * x) / w
+            out[t] += max(yy - level * y - slope * xy, 0.0)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _l2_row(moments: FloatArray, end: int, first: int, stop: int, out: FloatArray) -> None:
+    """out[t] = sum of squared deviations from the mean in segment [t, end).
+
+    One division of whole numbers: exact ties stay ties. The last row of ``moments`` holds the squares.
+    """
+    categories = moments.shape[0] - 1
+    for t in range(first, stop):
+        out[t] = 0.0
+    for k in range(categories):
+        for t in range(first, stop):
+            difference = moments[k, 0, end] - moments[k, 0, t]
+            out[t] += difference * difference
+    for t in range(first, stop):
+        squares = moments[categories, 0, end] - moments[categories, 0, t]
+        out[t] = max(((end - t) * squares - out[t]) / (end - t), 0.0)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cost_row(tables: Tables, end: int, first: int, stop: int, out: FloatArray) -> None:
+    """out[t] = cost of segment [t, end) for first <= t < stop (stop <= end)."""
+    if tables.kind == _MULTINOMIAL:
+        _multinomial_row(tables.counts, tables.xlogx, end, first, stop, out)
+    elif tables.kind == _LOGIT_LINEAR:
+        _logit_linear_row(tables.moments, end, first, stop, out)
+    else:
+        _l2_row(tables.moments, end, first, stop, out)
+
+
+class CompiledCost(BaseCost):  # type: ignore[misc]
+    """A cost with compiled tables; ``signal`` is an (n, K) array of outcome counts."""
+
+    min_size = 2
+
+    def __init__(self) -> None:
+        self.signal: IntArray | None = None
+        self.tables: Tables | None = None
+        self._cell = np.empty(0)
+
+    @abstractmethod
+    def _tables(self, counts: IntArray) -> Tables:
+        """The sums that the row kernels need."""
+
+    def fit(self, signal: ArrayLike) -> CompiledCost:
+        """Take (n, K) counts in.
+
+        Raises:
+            ValueError: the counts are not whole non-negative numbers in two dimensions.
+        """
+        self.signal = count_table(signal)
+        self.tables = self._tables(self.signal)
+        self._cell = np.empty(len(self.signal))
+        return self
+
+    def error(self, start: int, end: int) -> Any:
+        """Cost of the segment [start, end), as np.float64 (Python's own ``sum`` then adds plainly, in order).
+
+        Raises:
+            NotEnoughPoints: the segment is shorter than ``min_size``.
+        """
+        if self.tables is None:
+            raise ValueError("fit the cost to counts before asking for a segment's cost")
+        if end - start < self.min_size:
+            raise NotEnoughPoints
+        cost_row(self.tables, end, start, start + 1, self._cell)
+        return self._cell[start]
+
+
+class MultinomialCost(CompiledCost):
+    """Negative log-likelihood of a segment's draws under its own frequencies, -sum_k n_k ln(n_k / n)."""
+
+    model = "multinomial"
+    min_size = 2
+
+    def _tables(self, counts: IntArray) -> Tables:
+        table = np.vstack([counts.T, counts.sum(axis=1)])
+        total = int(table[-1].sum())
+        size = total + 1 if total < _LARGEST_TABLE else 0
+        return Tables(_MULTINOMIAL, _cumulative(table), np.zeros((0, 0, 0)), xlogx_table(size))
+
+
+class LogitLinearCost(CompiledCost):
+    """Weighted residual sum of squares of a line in token position through the empirical logits.
+
+    With p = (c + 1/2) / (n + 1): logits ln(p / (1 - p)), weights n p (1 - p), at least 1e-9; summed over
+    categories. Where the normal equations are singular (determinant at most 1e-12) the slope is 0.
+
+    Args:
+        positions: (n,) token positions; 0, 1, 2, ... when left out.
+    """
+
+    model = "logit_linear"
+    min_size = 3
+
+    def __init__(self, positions: ArrayLike | None = None) -> None:
+        super().__init__()
+        self.positions = None if positions is None else np.asarray(positions, dtype=np.float64)
+
+    def _tables(self, counts: IntArray) -> Tables:
+        n = len(counts)
+        x = np.arange(n, dtype=np.float64) if self.positions is None else self.positions
+        if x.shape != (n,) or not np.all(np.isfinite(x)):
+            raise ValueError(
+                f"positions must be {n} finite numbers, one per row of counts; got shape {x.shape}"
+            )
+        totals = counts.sum(axis=1)
+        p = (counts.T + 0.5) / (totals + 1.0)
+        y = np.log(p / (1.0 - p))
+        w = np.maximum(totals * p * (1.0 - p), 1e-9)
+        moments = np.stack([w, w * x, w * x * x, w * y, w * x * y, w * y * y], axis=1)
+        return Tables(_LOGIT_LINEAR, np.zeros((0, 0), dtype=np.int64), _cumulative(moments), np.zeros(0))
+
+
+class L2Cost(CompiledCost):
+    """Sum of squared deviations of the counts from the segment's mean."""
+
+    model = "l2"
+    min_size = 2
+
+    def _tables(self, counts: IntArray) -> Tables:
+        signal = counts.T.astype(np.float64)
+        moments = np.vstack([signal, np.square(signal).sum(axis=0)])[:, None, :]
+        return Tables(_L2, np.zeros((0, 0), dtype=np.int64), _cumulative(moments), np.zeros(0))
+
+
+COSTS: dict[str, type[BaseCost]] = {
+    "multinomial": MultinomialCost,
+    "logit_linear": LogitLinearCost,
+    "l2": L2Cost,
+}
+
+
+def make_cost(cost: str | BaseCost, positions: ArrayLike | None = None) -> BaseCost:
+    """The cost of that name, or the ruptures cost itself.
+
+    Raises:
+        ValueError: an unknown name, or an object that is no ``ruptures.base.BaseCost`` (ruptures itself would
+            silently replace it by squared deviations).
+    """
+    if isinstance(cost, BaseCost):
+        return cost
+    if isinstance(cost, str):
+        if cost not in COSTS:
+            raise ValueError(f"unknown cost {cost!r}; known: {', '.join(COSTS)}")
+        kind = COSTS[cost]
+        return kind(positions) if kind is LogitLinearCost else kind()
+    raise ValueError(
+        f"a cost must be one of {', '.join(COSTS)} or a ruptures.base.BaseCost; got {type(cost).__name__}"
+    )
+
+
+def count_table(counts: ArrayLike) -> IntArray:
+    """(n, K) counts as a fresh integer array.
+
+    Raises:
+        ValueError: not two-dimensional, empty, negative, fractional, NaN or infinite.
+    """
+    array = np.asarray(counts)
+    if array.ndim == 1 and array.size:
+        array = array.reshape(-1, 1)
+    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
+        raise ValueError(f"counts must be a table of (positions, categories); got shape {array.shape}")
+    if array.dtype.kind not in "iufb":
+        raise ValueError(f"counts must be whole numbers; got {array.dtype}")
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+        raise ValueError("counts must be finite; found NaN or infinity")
+    if array.dtype.kind == "f" and np.any(array != np.floor(array)):
+        raise ValueError("counts must be whole numbers; found fractions")
+    if array.min() < 0:
+        raise ValueError(f"counts must not be negative; found {array.min()}")
+    if array.sum(dtype=np.float64) > 2.0**53:
+        raise ValueError("counts must add up to less than 2**53")
+    return np.array(array, dtype=np.int64, order="C")
+
+
+def _cumulative(values: NDArray[Any]) -> NDArray[Any]:
+    """Sums over prefixes along the last axis, a leading 0 included."""
+    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1), dtype=values.dtype)
+    np.cumsum(values, axis=-1, out=sums[..., 1:])
+    return sums

@@ -1,0 +1,262 @@
+"""Cross-validation over draws: which hyper-parameters best predict draws that were held out.
+
+Folds are contiguous in draw order, edges ``linspace(0, S, F + 1)`` cut to whole numbers, F = min(5, S). A candidate's
+score is the sum over folds of the held-out draws' log-likelihood, predictions floored at 1e-9 and renormalised; the
+first best candidate wins ("Forking Fast").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from ruptures.base import BaseCost
+
+from smoothing.costs import FloatArray, IntArray, make_cost
+from smoothing.observations import Observations
+from smoothing.pelt import search_many
+from smoothing.pooling import REACH
+
+FLOOR = 1e-9
+_FOLDS = 5
+_LARGEST_TABLE = 1 << 20
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fold_kernel(draws: IntArray, edges: IntArray, categories: int) -> IntArray:
+    n = draws.shape[0]
+    counts = np.zeros((edges.size - 1, n, categories), dtype=np.int64)
+    for f in range(edges.size - 1):
+        for i in range(n):
+            for s in range(edges[f], edges[f + 1]):
+                if draws[i, s] >= 0:
+                    counts[f, i, draws[i, s]] += 1
+    return counts
+
+
+def fold_counts(observations: Observations) -> IntArray:
+    """(F, n, K) counts of the draws in each fold.
+
+    Raises:
+        ValueError: only counts are known, so that there is no draw order to fold by.
+    """
+    draws = observations.draws
+    if draws is None:
+        raise ValueError(
+            "cannot cross-validate: only counts are known, not the order of the draws. "
+            "Give every hyper-parameter, or build the observations with from_draws"
+        )
+    size = draws.shape[1]
+    edges = np.linspace(0, size, min(_FOLDS, size) + 1).astype(np.int64)
+    return np.asarray(_fold_kernel(draws, edges, len(observations.categories)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _log_likelihood(alpha: FloatArray, held: FloatArray) -> float:
+    """Log-likelihood of held-out counts under alpha / sum(alpha), floored and renormalised."""
+    total = 0.0
+    for k in range(alpha.size):
+        total += alpha[k]
+    norm = 0.0
+    for k in range(alpha.size):
+        norm += max(alpha[k] / total, FLOOR)
+    value = 0.0
+    for k in range(alpha.size):
+        if held[k] > 0.0:
+            value += held[k] * np.log(max(alpha[k] / total, FLOOR) / norm)
+    return value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _kernel_scores(
+    positions: IntArray,
+    train: FloatArray,
+    held: FloatArray,
+    ends: IntArray,
+    first: IntArray,
+    bandwidths: FloatArray,
+    weights: FloatArray,
+) -> FloatArray:
+    """(H, F, D) held-out log-likelihoods of kernel-pooled curves; see ``kernel_scores``.
+
+    One pass over the pairs of positions within reach of each other serves every segmentation of every fold: sums over
+    prefixes of the weighted counts, of which a segment's share is a difference. Segmentation d of fold f has the end
+    indices ``ends[first[f, d]:first[f, d + 1]]``; ``weights[h, gap]`` is the kernel where the table reaches.
+    """
+    folds, n, categories = held.shape
+    width = first.shape[1] - 1
+    columns = folds * categories
+    scores = np.zeros((bandwidths.size, folds, width))
+    prefix = np.zeros((n + 1, columns))
+    running = np.empty(columns)
+    alpha = np.empty(categories)
+    prior = 1.0 / categories
+    place = np.empty((folds, width), dtype=np.int64)
+    for h in range(bandwidths.size):
+        place[:] = first[:, :width]
+        reach = REACH * bandwidths[h]
+        low = 0
+        high = 0
+        for i in range(n):
+            while positions[i] - positions[low] > reach:
+                low += 1
+            while high < n and positions[high] - positions[i] <= reach:
+                high += 1
+            running[:] = 0.0
+            prefix[low] = 0.0
+            for j in range(low, high):
+                gap = abs(positions[i] - positions[j])
+                if gap < weights.shape[1]:
+                    weight = weights[h, gap]
+                else:
+                    weight = np.exp(-0.5 * (gap / bandwidths[h]) ** 2)
+                for c in range(columns):
+                    running[c] += weight * train[j, c]
+                    prefix[j + 1, c] = running[c]
+            for f in range(folds):
+                last_start = -1
+                last_stop = -1
+                value = 0.0
+                for d in range(width):
+                    if first[f, d] == first[f, d + 1]:
+                        break
+                    while ends[place[f, d]] <= i:
+                        place[f, d] += 1
+                    start = ends[place[f, d] - 1] if place[f, d] > first[f, d] else 0
+                    start = max(start, low)
+                    stop = min(ends[place[f, d]], high)
+                    if start != last_start or stop != last_stop:
+                        for k in range(categories):
+                            c = f * categories + k
+                            alpha[k] = prior + max(prefix[stop, c] - prefix[start, c], 0.0)
+                        value = _log_likelihood(alpha, held[f, i])
+                        last_start = start
+                        last_stop = stop
+                    scores[h, f, d] += value
+    return scores
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _flat_scores(train: FloatArray, held: FloatArray, ends: IntArray, first: IntArray) -> FloatArray:
+    """(F, D) held-out log-likelihoods of curves that pool each segment flat; arguments as in ``_kernel_scores``."""
+    folds, _, categories = held.shape
+    width = first.shape[1] - 1
+    scores = np.zeros((folds, width))
+    alpha = np.empty(categories)
+    target = np.empty(categories)
+    for f in range(folds):
+        for d in range(width):
+            start = 0
+            for place in range(first[f, d], first[f, d + 1]):
+                alpha[:] = 1.0 / categories
+                target[:] = 0.0
+                for i in range(start, ends[place]):
+                    for k in range(categories):
+                        alpha[k] += train[i, f * categories + k]
+                        target[k] += held[f, i, k]
+                scores[f, d] += _log_likelihood(alpha, target)
+                start = ends[place]
+    return scores
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Draws split for cross-validation: ``held`` (F, n, K) counts to predict, ``train`` (F, n, K) all others."""
+
+    positions: IntArray
+    held: IntArray
+    train: IntArray
+
+    @classmethod
+    def of(cls, observations: Observations) -> Folds:
+        """The folds of some observations; ValueError where only counts are known."""
+        held = fold_counts(observations)
+        return cls(observations.positions, held, observations.counts - held)
+
+
+@dataclass(frozen=True)
+class Segmentations:
+    """The different segmentations that candidates lead to, per fold.
+
+    ``ends`` holds all their end indices one after the other, ``first`` (F, D + 1) where each begins (repeating the
+    last one in folds that have fewer than D), ``index`` (F, C) which of them candidate c leads to.
+    """
+
+    ends: IntArray
+    first: IntArray
+    index: IntArray
+
+    @classmethod
+    def gather(cls, found: Sequence[Sequence[Sequence[int]]]) -> Segmentations:
+        """From ``found[f][c]``, the end indices of candidate c in fold f."""
+        ends: list[int] = []
+        starts: list[list[int]] = []
+        index = np.empty((len(found), len(found[0])), dtype=np.int64)
+        for f, candidates in enumerate(found):
+            known: dict[tuple[int, ...], int] = {}
+            starts.append([len(ends)])
+            for c, candidate in enumerate(candidates):
+                key = tuple(candidate)
+                if key not in known:
+                    known[key] = len(known)
+                    ends.extend(key)
+                    starts[-1].append(len(ends))
+                index[f, c] = known[key]
+        width = max(len(row) for row in starts)
+        first = np.array([row + [row[-1]] * (width - len(row)) for row in starts], dtype=np.int64)
+        return cls(np.array(ends, dtype=np.int64), first, index)
+
+
+def segmentations(
+    folds: Folds, costs: Sequence[str | BaseCost], penalties: Sequence[float], search: str = "pelt"
+) -> Segmentations:
+    """The training counts of every fold, segmented with every cost and penalty (costs the slower index)."""
+    n = len(folds.positions)
+    found = []
+    for train in folds.train:
+        fold: list[list[int]] = []
+        for cost in costs:
+            detector = make_cost(cost, folds.positions)
+            detector.fit(train)
+            fold.extend(search_many(detector, n, penalties, search))
+        found.append(fold)
+    return Segmentations.gather(found)
+
+
+def kernel_scores(folds: Folds, split: Segmentations, bandwidths: Sequence[float]) -> FloatArray:
+    """(C, H) held-out log-likelihood of every candidate segmentation with every kernel bandwidth."""
+    widths = np.array(bandwidths, dtype=np.float64)
+    span = int(folds.positions[-1] - folds.positions[0])
+    gaps = np.arange(min(span, int(min(REACH * widths.max(), _LARGEST_TABLE))) + 1)
+    weights = np.exp(-0.5 * (gaps / widths[:, None]) ** 2)
+    train, held = _tables(folds)
+    scores = _kernel_scores(folds.positions, train, held, split.ends, split.first, widths, weights)
+    return _by_candidate(np.moveaxis(scores, 0, -1), split.index)
+
+
+def flat_scores(folds: Folds, split: Segmentations) -> FloatArray:
+    """(C, 1) held-out log-likelihood of every candidate segmentation, pooled flat."""
+    train, held = _tables(folds)
+    return _by_candidate(_flat_scores(train, held, split.ends, split.first)[..., None], split.index)
+
+
+def held_out_score(predictions: FloatArray, held: IntArray) -> float:
+    """Log-likelihood of (n, K) held-out counts under (n, K) predicted rows, floored at 1e-9 and renormalised."""
+    floored = np.maximum(predictions, FLOOR)
+    return float((held * np.log(floored / floored.sum(axis=-1, keepdims=True))).sum())
+
+
+def _tables(folds: Folds) -> tuple[FloatArray, FloatArray]:
+    """Training counts as (n, F K), so that one weight serves all folds, and held-out counts as (F, n, K)."""
+    n = len(folds.positions)
+    return np.moveaxis(folds.train, 0, 1).reshape(n, -1).astype(np.float64), folds.held.astype(np.float64)
+
+
+def _by_candidate(scores: FloatArray, index: IntArray) -> FloatArray:
+    """(C, H) sums over folds, in their order, of (F, D, H) scores."""
+    total = np.zeros((index.shape[1], scores.shape[2]))
+    for fold, candidates in zip(scores, index, strict=True):
+        total += fold[candidates]
+    return total
