@@ -1,0 +1,898 @@
+"""Text → outcome and status: what a response to a multiple-choice question answers.
+
+Reading goes in steps, each of which takes linear time:
+
+1. thoughts are taken out (:mod:`fpa.thoughts`);
+2. the text is cut where the model goes on to another question;
+3. what is left becomes tokens of a few kinds (:mod:`fpa.answer_tokens`), in which the choices' letters and full
+   texts are found;
+4. declarations are found: a cue ("the answer is", "I choose", ``\\boxed``, a sentence that holds nothing else)
+   followed by a *slot* of options, or options followed by a verdict ("(B) is correct");
+5. they are judged in order: the last one stands; a denial of the option that stands takes it back. Hedged
+   ("might be") and bare declarations count only where there is no firm one; and where there is none at all, the
+   full text of a choice counts, if it is the only one named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fpa.answer_tokens import Token, fold, tokens
+from fpa.records import LETTERS, OTHER, Answer
+from fpa.thoughts import closing_tag, split_thoughts
+
+_ENDS = ".?\n¶"
+_FILLERS = set("fdcnNpvmie:,-(=~")
+_SENTENCE_FILLERS = set("skfdcnNipv,:-(=~")
+_NEGATIONS = set("xq")
+
+
+def extract_answer(
+    text: str, choices: Sequence[str], finish_reason: str | None = None, *, thinking: bool = False
+) -> Answer:
+    """Read the answer from a whole response.
+
+    Args:
+        text: the response from its first token on (base prefix and continuation together), special tokens left
+            out.
+        choices: the 2 to 10 choices, in the order of their letters.
+        finish_reason: ``"length"`` where the response was cut off by a token limit.
+        thinking: whether the prompt had opened a thought, so that the response begins inside it.
+
+    Returns:
+        The outcome (a letter, or ``Other``) and the status: ``parsed``, ``ambiguous`` (the last declaration
+        names several options), ``none``, ``truncated`` (cut off without an answer, or a thought unclosed), or
+        ``empty``.
+
+    Raises:
+        ValueError: if there are fewer than 2 or more than 10 choices.
+    """
+    key = _key(tuple(choices))
+    if not text.strip():
+        return Answer(OTHER, "empty")
+    own = _own_part(text, key, thinking)
+    if own.open_thought:
+        return Answer(OTHER, "truncated")
+    options = _Reader(own.text, key).read(cut_off=finish_reason == "length", weak_cuts=own.weak_cuts)
+    if options is not None and len(options) == 1:
+        return Answer(LETTERS[min(options)], "parsed")
+    if options:
+        return Answer(OTHER, "ambiguous")
+    return Answer(OTHER, "truncated" if finish_reason == "length" else "none")
+
+
+def readout_candidates(choices: Sequence[str]) -> tuple[str, ...]:
+    """The letters whose next-token probabilities are read after :func:`closing_phrase`."""
+    return tuple(LETTERS[: len(choices)])
+
+
+_PHRASE = "The answer is ("
+_BEGUN = re.compile(
+    r"(?:answer\s+is|answer\s*:|答案是|答案为|答案[:：])[*_\s:：]*(?P<bracket>[(（])?[*_\s]*$", re.I
+)
+
+
+def closing_phrase(text: str, *, thinking: bool = False) -> str:
+    """What to append to a response so that the model's next token is the letter of its answer.
+
+    An open thought is closed first. A phrase that the response has already begun is completed, not repeated.
+
+    Args:
+        text: the response so far.
+        thinking: whether the prompt had opened a thought.
+    """
+    thoughts = split_thoughts(text, thinking=thinking)
+    if thoughts.open_tag is not None:
+        return ("" if text.endswith("\n") else "\n") + closing_tag(thoughts.open_tag) + "\n\n" + _PHRASE
+    tail = text[-60:]
+    if begun := _BEGUN.search(tail):
+        if begun["bracket"]:
+            return ""
+        return "(" if tail[-1].isspace() else " ("
+    if not text.strip() or text.endswith("\n\n"):
+        return _PHRASE
+    return ("\n" if text.endswith("\n") else "\n\n") + _PHRASE
+
+
+# ---------------------------------------------------------------------------------------------- the choices
+
+
+@dataclass(frozen=True)
+class _Wording:
+    """One way to write the text of a choice: its words, and whether they are telling enough without a cue."""
+
+    words: tuple[str, ...]
+    exact: str
+    option: int
+    telling: bool
+
+
+@dataclass(frozen=True)
+class _Key:
+    """The choices of a question, prepared once."""
+
+    texts: tuple[str, ...]
+    wordings: tuple[_Wording, ...]
+
+    @property
+    def letters(self) -> str:
+        return LETTERS[: len(self.texts)]
+
+
+@lru_cache(maxsize=256)
+def _key(choices: tuple[str, ...]) -> _Key:
+    if not 2 <= len(choices) <= len(LETTERS):
+        raise ValueError(f"a question has 2 to {len(LETTERS)} choices, got {len(choices)}")
+    wordings = []
+    for option, choice in enumerate(choices):
+        found = [token for token in tokens(fold(choice)) if token.kind not in "\n¶"]
+        while found and found[-1].kind in ".,;":
+            found.pop()
+        for start in (0, 1):
+            part = found[start:]
+            if part and (start == 0 or found[0].word in ("the", "a", "an", "A")):
+                wordings.append(_wording(part, option))
+    return _Key(choices, tuple(wordings))
+
+
+def _wording(part: list[Token], option: int) -> _Wording:
+    words = tuple(token.word.lower() for token in part)
+    letters = [character for word in words for character in word if character.isalpha()]
+    telling = len(letters) >= 4 or any(ord(letter) > 0x2E80 for letter in letters[1:])
+    return _Wording(words, " ".join(token.exact for token in part), option, telling)
+
+
+# ----------------------------------------------------------------------------------------- another question
+
+_TURN_END = re.compile(
+    r"<\|(?:im_end|eot_id|endoftext|end_of_text|user|im_start|start_header_id)\|>|</s>|<eos>|"
+    r"<(?:end|start)_of_turn>|<\|(?:User|end▁of▁sentence)\|>|\[INST\]"
+)
+_NUMBERED = r"(?:[ \t]*(?:no\.?|number|#)?[ \t]*\d{1,3})?"
+_NEXT_QUESTION = re.compile(
+    rf"^[ \t>#*_\-]{{0,8}}(?:(?:next|new|another|second|follow-?up)[ \t]+)?"
+    rf"(?:question|q|问题|題目|题目|问|質問|問題|문제|pregunta|frage){_NUMBERED}[ \t*_]{{0,4}}(?:[:.)][*_]*(?=\s|$|\S)|$)"
+    rf"|^[ \t>#*_\-]{{0,8}}(?:human|user|student|### ?instruction)[ \t*_]{{0,4}}:"
+    rf"|(?-i:\bQuestion{_NUMBERED}[ \t]*:|\bQ\d{{0,3}}:(?=\s))"
+    rf"|\b(?:next|another|a new) question\b[^.?\n]{{0,40}}:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NEXT_TASK = re.compile(
+    rf"^[ \t>#*_\-]{{0,8}}(?:problem|exercise|task|example|passage|quiz|第[ \t]*\d+[ \t]*题){_NUMBERED}"
+    r"[ \t*_]{0,4}(?:[:.)]|$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LISTED = re.compile(
+    r"(?:^|(?<=\s))\(?A[).:]\s*(?P<a>\S[^\n]{0,400}?)\s+\(?B[).:]\s*(?P<b>\S[^\n]{0,400})", re.M
+)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The part of a response that answers this question.
+
+    ``weak_cuts`` are offsets at which another question seems to begin, if an answer has been given by then.
+    """
+
+    text: str
+    open_thought: bool
+    weak_cuts: tuple[int, ...]
+
+
+def _own_part(text: str, key: _Key, thinking: bool) -> _Own:
+    folded = fold(text)
+    for end in _TURN_END.finditer(folded):
+        if folded[: end.start()].strip():
+            folded = folded[: end.start()]
+            break
+    thoughts = split_thoughts(folded, thinking=thinking)
+    answer = re.sub(r"~~[^~\n]{1,200}~~", " ", thoughts.answer)
+    cut = _next_question(answer, key)
+    if cut is not None:
+        answer = answer[:cut]
+    return _Own(
+        answer,
+        thoughts.open_tag is not None and cut is None,
+        tuple(match.start() for match in _NEXT_TASK.finditer(answer)),
+    )
+
+
+def _next_question(answer: str, key: _Key) -> int | None:
+    """Where the model turns to another question; None where it never does."""
+    begin = len(answer) - len(answer.lstrip())
+    cuts = []
+    for match in _NEXT_QUESTION.finditer(answer):
+        if answer[begin : match.start()].strip(" \t\n#*_>-"):
+            cuts.append(match.start())
+            break
+    for match in _LISTED.finditer(answer):
+        asked = answer.rfind("?", max(0, match.start() - 300), match.start())
+        if asked < 0 or answer[asked + 1 : match.start()].strip(" \t\n*_"):
+            continue
+        start = max(answer.rfind(mark, 0, asked) for mark in "\n.!?")
+        own = all(_same(match[group], key.texts[i]) for i, group in enumerate("ab"))
+        if not own and answer[begin : start + 1].strip():
+            cuts.append(start + 1)
+            break
+    return min(cuts, default=None)
+
+
+def _same(quoted: str, choice: str) -> bool:
+    squeeze = re.compile(r"\W+")
+    return squeeze.sub(" ", quoted.lower()).strip().startswith(squeeze.sub(" ", choice.lower()).strip())
+
+
+# ------------------------------------------------------------------------------------------------ the grammar
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Options that stand together: ``(B)``, ``B) 4 metres``, ``A or C``.
+
+    ``listed`` is true for a row of labels with their texts, which quotes the question.
+    """
+
+    options: frozenset[int]
+    start: int
+    end: int
+    labels: bool
+    marked: bool
+    listed: bool
+    own_text: bool
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A declaration (or the denial) of options at a token; no options at all for one outside the choices."""
+
+    at: int
+    options: frozenset[int]
+    denied: bool = False
+    weak: bool = False
+
+
+_NOTHING: frozenset[int] = frozenset()
+_AFTER_A = {"as", "for", "with", "in", "by", "given", "here", "instead", "on", "after", "from", "is", "was"}
+_AFTER_LOWER = {"because", "since", "as", "and", "or", "but", "so", "is", "which", "where", "given", "due to"}
+_MODALS = {"would", "could", "might", "may"}
+
+
+class _Reader:
+    """The tokens of one text, with the options found in them, and the rules of the grammar as methods."""
+
+    def __init__(self, text: str, key: _Key) -> None:
+        self.key = key
+        self.tokens = tokens(text)
+        self.texts, self.telling = self._find_texts()
+        self.labels: dict[int, int] = {}
+        self.foreign: set[int] = set()
+        kinds = []
+        for i, token in enumerate(self.tokens):
+            kind = token.kind
+            if kind == "L":
+                kind = self._letter(i)
+            elif kind == "Z":
+                self.foreign.add(i)
+            kinds.append(kind)
+        self.kinds = "".join(kinds)
+
+    def kind(self, i: int) -> str:
+        return self.kinds[i] if 0 <= i < len(self.kinds) else "¶"
+
+    def _raw_kind(self, i: int) -> str:
+        return self.tokens[i].kind if 0 <= i < len(self.tokens) else "¶"
+
+    # -- options
+
+    def _find_texts(self) -> tuple[dict[int, tuple[int, frozenset[int]]], dict[int, bool]]:
+        """The choices' full texts: first token → (token after the last, options), the longest at each token."""
+        kept = [i for i, token in enumerate(self.tokens) if token.kind not in "\n¶"]
+        offsets = {}
+        parts = ["\0"]
+        length = 1
+        for place, i in enumerate(kept):
+            offsets[length] = place
+            parts.append(self.tokens[i].word.lower() + "\0")
+            length += len(parts[-1])
+        joined = "".join(parts)
+        spans: dict[int, list[tuple[int, _Wording]]] = {}
+        for wording in self.key.wordings:
+            pattern = "\0" + "\0".join(wording.words) + "\0"
+            at = joined.find(pattern)
+            while at >= 0:
+                place = offsets[at + 1]
+                first, last = kept[place], kept[place + len(wording.words) - 1]
+                if self._whole(first, last):
+                    spans.setdefault(first, []).append((last + 1, wording))
+                at = joined.find(pattern, at + 1)
+        texts, telling = {}, {}
+        for first, found in spans.items():
+            end = max(end for end, _ in found)
+            same = [wording for stop, wording in found if stop == end]
+            exact = " ".join(t.exact for t in self.tokens[first:end] if t.kind not in "\n¶")
+            cased = [wording for wording in same if wording.exact == exact]
+            texts[first] = (end, frozenset(wording.option for wording in cased or same))
+            telling[first] = any(wording.telling for wording in same)
+        return texts, telling
+
+    def _whole(self, first: int, last: int) -> bool:
+        """Whether a text stands for itself: its numbers are no part of a longer one or of a formula."""
+        if self._raw_kind(first) == "0" and self._raw_kind(first - 1) in "-+/=":
+            sign = self.tokens[first - 1] if first else None
+            glued = sign is not None and sign.end == self.tokens[first].start
+            operand = first > 1 and sign is not None and self.tokens[first - 2].end == sign.start
+            if sign is not None and sign.kind in "+/" and sign.exact not in "≈<>±":
+                return False
+            if sign is not None and sign.kind == "-" and glued and not operand:
+                return False
+        following = self._raw_kind(last + 1)
+        if self._raw_kind(last) == "0" and following in "+/=" and self.tokens[last + 1].exact != "%":
+            return False
+        return not (len(self.tokens[first].word) == 1 and first == last and following in "+=")
+
+    def _letter(self, i: int) -> str:
+        """The kind of a letter that may name a choice, by what follows it."""
+        token = self.tokens[i]
+        names = token.word in self.key.letters
+        if not (token.marked or self._bare(i)):
+            if token.word == "A":
+                return "d"
+            return "i" if token.word == "I" else "u"
+        if names:
+            self.labels[i] = LETTERS.index(token.word)
+        else:
+            if not token.marked and (token.exact.islower() or token.word == "I"):
+                return "i" if token.word == "I" else "u"
+            self.foreign.add(i)
+        return "L"
+
+    def _bare(self, i: int) -> bool:
+        token, upper = self.tokens[i], self.tokens[i].exact.isupper()
+        following = self._raw_kind(i + 1)
+        after = self.tokens[i + 1] if i + 1 < len(self.tokens) else None
+        if self._own_text(i, LETTERS.find(token.word)) > i + 1:
+            return True
+        if after is None or following in ".?,;:)¶~✓✗Z":
+            return True
+        if following == "\n":
+            wrapped = self.tokens[i + 2].exact[:1].islower() if i + 2 < len(self.tokens) else False
+            return not (wrapped and token.word in "AI" and (not upper or self._raw_kind(i + 2) == "u"))
+        if following == "-":
+            return after.start > token.end or not after.exact == "-"
+        if following == "/":
+            return self._raw_kind(i + 2) == "L"
+        if following == "(":
+            return upper
+        if following in "=+0":
+            return False
+        if following == "L":
+            return after.marked and upper
+        if not after.exact.isascii() and not after.exact.isspace() and ord(after.exact[0]) > 0x2E80:
+            return True
+        if not upper:
+            return after.word in _AFTER_LOWER or following == "j"
+        if token.word == "I":
+            return following in "jas"
+        if token.word == "A":
+            return following in "ajtspvmxhig" or after.word in _AFTER_A
+        return following not in "un" or after.word.endswith(("ing", "ly"))
+
+    def _own_text(self, i: int, option: int) -> int:
+        """The token after label ``i`` and, where it follows, the text of that option; ``i + 1`` without it."""
+        at = i + 1
+        while at < i + 4 and self._raw_kind(at) in ".):,-=(\n":
+            at += 1
+        if at in self.texts and option in self.texts[at][1]:
+            end = self.texts[at][0]
+            return end + 1 if self._raw_kind(end) == ")" else end
+        return i + 1
+
+    def _option(self, i: int) -> _Options | None:
+        """One option at token ``i``: a label with or without its text, or a text with or without its label."""
+        label = i in self.labels or i in self.foreign
+        end, options = self.texts.get(i, (i, _NOTHING))
+        if label and end <= i + 1:
+            if i in self.foreign and end == i + 1 and i not in self.labels:
+                return _Options(options, i, end, False, False, False, False)
+            option = self.labels.get(i, -1)
+            end = self._own_text(i, option)
+            named = frozenset({option}) if option >= 0 else _NOTHING
+            return _Options(named, i, end, True, self.tokens[i].marked, False, end > i + 1)
+        if end > i:
+            at = end
+            while at < end + 2 and self._raw_kind(at) in ",-:":
+                at += 1
+            if at in self.labels and self.tokens[at].marked:
+                return _Options(frozenset({self.labels[at]}), i, at + 1, True, True, False, True)
+            return _Options(options, i, end, False, False, False, True)
+        return None
+
+    def options_at(self, i: int) -> _Options | None:
+        """The options that stand together from token ``i`` on."""
+        first = self._option(i)
+        if first is None:
+            return None
+        options, end, labels, texts = first.options, first.end, [first.labels], int(first.own_text)
+        listed, marked = False, first.marked
+        commas_at: tuple[frozenset[int], int] | None = None
+        while True:
+            at, joiner = self._joiner(end)
+            following = self._option(at) if joiner is not None else None
+            if following is None or joiner is None:
+                break
+            if joiner != "or" and not self._belongs(following.end, joiner):
+                break
+            if joiner == "," and commas_at is None:
+                commas_at = (options, end)
+            elif joiner in ("or", "and"):
+                commas_at = None
+            if joiner == "":
+                if not (first.labels and following.labels):
+                    break
+                listed = listed or (texts > 0 and following.own_text)
+            options, end = options | following.options, following.end
+            labels.append(following.labels)
+            texts += int(following.own_text)
+            marked = marked and following.marked
+        if commas_at is not None and self.kind(end) not in ".;¶\n)":
+            options, end = commas_at
+        if texts >= 2 and len(options) >= 3:
+            listed = True
+        return _Options(options, i, end, all(labels), marked, listed, texts > 0)
+
+    def _joiner(self, i: int) -> tuple[int, str | None]:
+        """The token after a joiner at ``i``, and which: "or", "and", a comma, or none but the labels' own row."""
+        at, joiner = i, ""
+        while at < i + 4 and self.kind(at) in ",/j(":
+            word = self.tokens[at].word
+            if self.kind(at) == "j" or word == "/":
+                joiner = (
+                    "or" if word in ("or", "或", "或者", "oder", "ou", "または", "/", "and/or") else "and"
+                )
+            elif self.kind(at) == "," and not joiner:
+                joiner = ","
+            at += 1
+        if self.kind(at) == "k":
+            return at, None
+        if joiner in ("or", "and"):
+            while at < i + 8 and self.kind(at) in "fdNm":
+                at += 1
+            return at, joiner
+        if joiner == ",":
+            while at < i + 4 and self.kind(at) in "N":
+                at += 1
+            return at, joiner
+        while at < i + 2 and self.kind(at) in ".\n,;":
+            at += 1
+        if at in self.labels and (self.tokens[at].marked or self._raw_kind(at + 1) in ").:"):
+            return at, "" if at == i or self._own_text(at, self.labels[at]) > at + 1 else None
+        return at, None
+
+    def _belongs(self, end: int, joiner: str) -> bool:
+        """Whether an option that ends before ``end`` belongs to the list, and does not begin a new clause."""
+        kind = self.kind(end)
+        if joiner == "":
+            return True
+        if kind in "vmwq" or kind == "x":
+            return False
+        return kind != "u" or self.tokens[end].word.endswith(("ing", "ly"))
+
+    # -- slots
+
+    def slot(self, i: int, fillers: set[str]) -> tuple[_Options, bool] | None:
+        """The options that a cue before token ``i`` declares, and whether they are denied."""
+        negated, at, limit = False, i, i + 18
+        while at < min(limit, len(self.kinds)):
+            options = self.options_at(at)
+            if options is not None:
+                at, denied = options.end, negated
+                if self.kind(at) == "X":
+                    at, negated, denied = at + 1, False, True
+                    if self._continues(at) is None:
+                        return options, True
+                elif negated:
+                    again = self._continues(at)
+                    if again is None:
+                        return options, True
+                    at, negated = again, False
+                if denied:
+                    continue
+                return self._corrected(options), self.predicate(options.end) == -1
+            kind = self.kind(at)
+            if kind in _NEGATIONS:
+                negated = True
+            elif kind in "tk":
+                negated = False
+            elif kind in "\n¶":
+                if self.kind(at - 1) not in ":v=-nN\n" and at != i:
+                    return None
+            elif kind not in fillers:
+                return None
+            at += 1
+        return None
+
+    def _continues(self, i: int) -> int | None:
+        """After a denied option, the token at which what is affirmed instead may begin."""
+        at = i
+        while at < i + 3 and self.kind(at) in ",;-~)":
+            at += 1
+        if self.kind(at) in "tk":
+            return at + 1
+        if self.kind(at) == "p" and self.kind(at + 1) == "v":
+            return at + 2
+        return at if self._option(at) is not None else None
+
+    def _corrected(self, options: _Options) -> _Options:
+        """The options that a correction right behind these puts in their place, or these."""
+        while True:
+            at = options.end
+            while at < options.end + 4 and self.kind(at) in ",-~(;j":
+                at += 1
+            if self.kind(at) != "k":
+                return options
+            while self.kind(at) in "k,fpvi-~:d" and at < options.end + 10:
+                at += 1
+            better = self.options_at(at)
+            if better is None:
+                return options
+            options = better
+
+    def predicate(self, i: int) -> int | None:
+        """A verdict on the options before token ``i``: 1 (they are the answer), −1 (they are not), or None."""
+        at = i
+        while at < i + 2 and self.kind(at) in ",:-()":
+            at += 1
+        if self.kind(at) == "✓":
+            return 1
+        if self.kind(at) == "✗":
+            return -1
+        if self.kind(at) == "X":
+            return -1
+        negated = verb = modal = False
+        while at < i + 12:
+            kind = self.kind(at)
+            if kind in "vm":
+                verb = True
+                modal = modal or self.tokens[at].word in _MODALS
+            elif kind in _NEGATIONS:
+                negated = True
+            elif kind not in "fdN" or (kind == "N" and not verb):
+                break
+            at += 1
+        if self.kind(at) == "w":
+            return 1 if negated else -1
+        noun = self._names_answer(at)
+        if not noun or not (verb or self.kind(i) in ":-(d"):
+            return None
+        if modal and not negated:
+            return None
+        return -1 if negated else 1
+
+    def _names_answer(self, i: int) -> bool:
+        """Whether "correct", "the answer", "the best choice" or the like stands around token ``i``."""
+        at = i
+        kinds = ""
+        while at < i + 4 and self.kind(at) in "cdnN":
+            kinds += self.kind(at)
+            at += 1
+        if not kinds:
+            return self.kind(i - 1) == "N" and self.kind(i - 2) in "dc"
+        if self.kind(at) in "t" or (self.kind(at) == "," and self.kind(at + 1) == "t"):
+            return False
+        if "n" in kinds or ("c" in kinds and "N" in kinds):
+            return True
+        if kinds[-1] == "N":
+            return self.kind(i - 1) in "d" and self.tokens[i - 1].word not in ("single", "one")
+        return "c" in kinds and self.kind(at) not in "u0L"
+
+    # -- cues
+
+    def events(self) -> Iterator[_Event]:
+        """Every declaration and denial, cue by cue."""
+        for match in re.finditer("n|N|B|e|r|p(?=[vm])", self.kinds):
+            yield from self._cued(match.start(), match[0])
+        yield from self._verdicts()
+        yield from self._sentences()
+
+    def _cued(self, i: int, kind: str) -> Iterator[_Event]:
+        if kind == "B":
+            yield from self._declare(i + 1, set("fdcnN(:"), denied=self.kind(i - 1) in _NEGATIONS)
+        elif kind in "nN":
+            yield from self._noun(i, kind)
+        elif kind == "p":
+            yield from self._declare(i + 1, _FILLERS - set("i"), closed=True, cue=i)
+        elif kind == "e":
+            if self._chooses(i):
+                yield from self._declare(i + 1, set("fdcnNpv:-("), denied=self._refused(i), cue=i)
+        else:
+            yield from self._declare(i + 1, set("fdcnN:("), closed=True, cue=i)
+
+    def _noun(self, i: int, kind: str) -> Iterator[_Event]:
+        """ "The answer (to this question) is …", "answer: …", "### Answer" above a line of its own."""
+        start = self._phrase_start(i)
+        if self._unreal(start) or self._raw_kind(i + 1) == "L":
+            return
+        hedged = self.kind(start - 1) == "m" or self.kind(start - 2) == "m"
+        span = 14 if kind == "n" else 4
+        at = i + 1
+        while at < min(i + span, len(self.kinds)):
+            here = self.kind(at)
+            if here in ".?¶BnZ" or (here == "\n" and at > i + 1) or here in "hbg":
+                break
+            if here in "vm:=-s\n" or here in "xq":
+                events = list(self._declare(at, _FILLERS | {"s"}, cue=i, noun=kind, hedged=hedged))
+                if events:
+                    yield from events
+                    return
+                if here == ":":
+                    return
+            elif kind == "N" and here not in "fdcpa":
+                break
+            at += 1
+        if self.kind(i + 1) == "¶":
+            yield from self._declare(i + 1, set("(:-"), cue=i, closed=True)
+
+    def _declare(
+        self,
+        i: int,
+        fillers: set[str],
+        *,
+        denied: bool = False,
+        closed: bool = False,
+        cue: int | None = None,
+        noun: str = "",
+        hedged: bool = False,
+    ) -> Iterator[_Event]:
+        """The event of the slot at token ``i``; ``closed`` asks that a clause ends with the options."""
+        if cue is not None and noun == "" and self._unreal(cue):
+            return
+        found = self.slot(i, fillers)
+        if found is None:
+            if noun == "n":
+                yield from self._tail(i)
+            return
+        options, negated = found
+        if options.listed or self._asked(options.end):
+            return
+        between = self.kinds[i : options.start]
+        if closed and not (options.labels and self._clause_ends(options)):
+            return
+        would = any(self.tokens[t].word in _MODALS for t in range(i, options.start))
+        if would and self._conditioned(options.end):
+            return
+        hedged = hedged or "m" in between
+        yield _Event(options.start, options.options, denied != negated, weak=hedged)
+
+    def _tail(self, i: int) -> Iterator[_Event]:
+        """An answer in other words that ends with its label, "is the law of inertia (C)", or names one text."""
+        end = i
+        while end < len(self.kinds) and end < i + 60 and self.kind(end) not in ".?\n¶;":
+            end += 1
+        span = self.kinds[i:end]
+        if set(span) & set("xqXgwhbB") or self.kind(end) == "?":
+            return
+        labels = [t for t in range(i, end) if t in self.labels]
+        if len(labels) == 1 and labels[0] == end - 1 and self.tokens[end - 1].marked:
+            yield _Event(end - 1, frozenset({self.labels[end - 1]}))
+            return
+        named = [t for t in self._mentions(i, end) if self.telling[t] or self.kind(t - 1) == "="]
+        options = frozenset().union(*(self.texts[t][1] for t in named))
+        if not labels and len(options) == 1:
+            yield _Event(named[-1], options)
+
+    def _verdicts(self) -> Iterator[_Event]:
+        """ "(B) is correct", "only D is the answer", "A and B are wrong"."""
+        starts = sorted(set(self.labels) | set(self.texts))
+        past = 0
+        for i in starts:
+            if i < past:
+                continue
+            options = self.options_at(i)
+            if options is None:
+                continue
+            past = options.end
+            if not options.options or options.listed:
+                continue
+            verdict = self.predicate(options.end)
+            if verdict is None or self._unreal(self._phrase_start(i)) or self._asked(options.end):
+                continue
+            if verdict == 1 and self.kind(i - 1) in _NEGATIONS:
+                verdict = -1
+            yield _Event(i, options.options, denied=verdict == -1)
+
+    def _sentences(self) -> Iterator[_Event]:
+        """Sentences and lines that hold nothing but options and words of conclusion: "So (B).", "**C**"."""
+        found: list[tuple[_Event, tuple[bool, bool, bool]]] = []
+        starts = [0, *(m.end() for m in re.finditer(r"[.?¶\n]", self.kinds))]
+        for start in starts:
+            slot = self.slot(start, _SENTENCE_FILLERS)
+            if slot is None:
+                continue
+            options, denied = slot
+            before = self.kinds[start : options.start]
+            if "\n" in before or "¶" in before:
+                continue
+            firm = bool(set(before) & set("skNn")) or "x" in before
+            first = start == 0 and not found and not firm
+            if not (self._sentence_ends(options) or (first and self._leads(options))):
+                continue
+            if options.listed or (
+                not options.marked and self.tokens[options.start].exact.islower() and start
+            ):
+                if not options.own_text and not firm and not self._line_ends(options.end):
+                    continue
+                if options.listed:
+                    continue
+            if self._asked(options.end):
+                continue
+            style = ("N" in before, options.own_text and options.labels, options.marked)
+            concluded = bool(set(before) & set("sk"))
+            event = _Event(options.start, options.options, denied, weak=not firm or not options.labels)
+            found.append((event, (concluded, *style[:2]) if False else style))
+        yield from _without_headings(found)
+
+    # -- conditions on a declaration
+
+    def _phrase_start(self, i: int) -> int:
+        """The first token of the noun phrase that ends at token ``i``."""
+        start = i
+        while start > 0 and start > i - 6 and self.kind(start - 1) in "dcnN":
+            start -= 1
+        return start
+
+    def _unreal(self, start: int) -> bool:
+        """Whether what begins at token ``start`` is supposed, asked about or reported, not declared."""
+        at = start - 1
+        while at > start - 4 and self.kind(at) in "pfvi,":
+            at -= 1
+        if self.kind(at) == "h" and at >= 0:
+            return not any(self.kind(t) == "," for t in range(at, start))
+        for t in range(start - 1, max(start - 9, -1), -1):
+            if self.kind(t) in ".?\n¶;ts,":
+                return False
+            if self.kind(t) == "b":
+                return True
+        return False
+
+    def _asked(self, i: int) -> bool:
+        """Whether the sentence around token ``i`` is a question (", right?" asks nothing)."""
+        at = i
+        while at < len(self.kinds) and at < i + 60 and self.kind(at) not in _ENDS:
+            at += 1
+        return self.kind(at) == "?" and self.kind(at - 1) != "c"
+
+    def _conditioned(self, i: int) -> bool:
+        at = i
+        while at < len(self.kinds) and at < i + 30 and self.kind(at) not in ".?\n¶;":
+            if self.kind(at) == "h":
+                return True
+            at += 1
+        return False
+
+    def _clause_ends(self, options: _Options) -> bool:
+        if not options.marked and self.tokens[options.start].exact.islower():
+            return False
+        return self.kind(options.end) in ".,;\n¶)-~:at" or self.kind(options.end) in "sk"
+
+    def _line_ends(self, i: int) -> bool:
+        while self.kind(i) in ".)-~":
+            i += 1
+        return self.kind(i) in "\n¶"
+
+    def _sentence_ends(self, options: _Options) -> bool:
+        at = options.end
+        while at < options.end + 3 and self.kind(at) in ")f~":
+            at += 1
+        return self.kind(at) in ".\n¶"
+
+    def _leads(self, options: _Options) -> bool:
+        """Whether the text opens with a label as its answer, and the reasons follow."""
+        if not options.labels or len(options.options) != 1:
+            return False
+        kind = self.kind(options.end)
+        if kind in "vm":
+            return False
+        if not options.marked and self.tokens[options.start].exact.islower():
+            return kind in ").:,"
+        return kind in ").:,-~;ajs" or self.tokens[min(options.end, len(self.tokens) - 1)].word == "as"
+
+    def _chooses(self, i: int) -> bool:
+        """Whether the verb at token ``i`` says what the writer chooses."""
+        if self._unreal(i):
+            return False
+        if not self.tokens[i].exact.isascii():
+            return True
+        at = i - 1
+        while at > i - 6 and self.kind(at) in "vfmxq":
+            at -= 1
+        return self.kind(at) in "is.,;:\n¶t?k"
+
+    def _refused(self, i: int) -> bool:
+        return any(self.kind(t) in _NEGATIONS for t in range(max(i - 4, 0), i))
+
+    # -- full texts without a cue
+
+    def _mentions(self, start: int, end: int) -> list[int]:
+        """First tokens of the choices' texts within a span, leftmost and longest, none inside another."""
+        found, past = [], start
+        for t in range(start, end):
+            if t >= past and t in self.texts:
+                found.append(t)
+                past = self.texts[t][0]
+        return found
+
+    def _named(self) -> frozenset[int]:
+        """The option whose full text is the only one named, in the whole or else in a concluding last sentence."""
+        options: set[frozenset[int]] = set()
+        last: set[frozenset[int]] = set()
+        start = 0
+        for match in re.finditer(r"[.?¶\n]+|$", self.kinds):
+            end = match.start()
+            if end == start:
+                start = match.end()
+                continue
+            sentence: set[frozenset[int]] = set()
+            if not match[0].startswith("?") and "h" not in self.kinds[start:end]:
+                for t in self._mentions(start, end):
+                    if self.telling[t] and not self._in_denial(t, start, end):
+                        sentence.add(self.texts[t][1])
+            options |= sentence
+            last = sentence if "s" in self.kinds[start:end] else set()
+            start = match.end()
+        for candidates in (options, last):
+            if len(candidates) == 1:
+                return next(iter(candidates))
+        return _NOTHING
+
+    def _in_denial(self, t: int, start: int, end: int) -> bool:
+        left = max((i for i in range(start, t) if self.kinds[i] in ",;t"), default=start)
+        right = min((i for i in range(self.texts[t][0], end) if self.kinds[i] in ",;t"), default=end)
+        return bool(set(self.kinds[left:t] + self.kinds[self.texts[t][0] : right]) & set("xqXwg"))
+
+    # -- judgement
+
+    def read(self, *, cut_off: bool, weak_cuts: Sequence[int]) -> frozenset[int] | None:
+        """The options that stand at the end; several where the last declaration is ambiguous; none or None."""
+        events = sorted(self.events(), key=lambda event: event.at)
+        for cut in weak_cuts:
+            before = [e for e in events if self.tokens[e.at].start < cut]
+            if any(not e.denied for e in before):
+                events = before
+                break
+        standing: frozenset[int] | None = None
+        for weak in (False, True):
+            for event in events:
+                if event.denied:
+                    if standing is not None and event.options == standing:
+                        standing = None
+                elif event.weak == weak:
+                    standing = event.options
+            if standing is not None:
+                return standing
+        if cut_off or any(not event.denied for event in events):
+            return None
+        return self._named() or None
+
+
+def _without_headings(found: list[tuple[_Event, tuple[bool, bool, bool]]]) -> Iterator[_Event]:
+    """Leave out rows of lines or sentences that only name the options in order: A …, B …, C …."""
+    row: list[tuple[_Event, tuple[bool, bool, bool]]] = []
+    for item in found:
+        if row and not _follows(row[-1], item):
+            if len(row) == 1:
+                yield row[0][0]
+            row = []
+        row.append(item)
+    if len(row) == 1:
+        yield row[0][0]
+
+
+def _follows(
+    one: tuple[_Event, tuple[bool, bool, bool]], other: tuple[_Event, tuple[bool, bool, bool]]
+) -> bool:
+    if one[1] != other[1] or len(one[0].options) != 1 or len(other[0].options) != 1:
+        return False
+    return min(other[0].options) == min(one[0].options) + 1
