@@ -41,6 +41,7 @@ from fpa.records import BasePath, Question, Rollout
 from fpa.schemas import (
     BASE,
     QUESTIONS,
+    ROLLOUTS,
     SCHEMA_VERSION,
     base_from_table,
     base_table,
@@ -205,15 +206,18 @@ class RunWriter:
             ValueError: no rows, or rows of several questions, or a unit not named by ``unit_name``.
             FpaError: the disk is full or the like; the unit is then not finished.
         """
-        if not rows:
-            raise ValueError(f"unit {unit}: no rollouts")
-        key = question_key(rows[0].question_id)
-        if not unit.startswith(f"{key}-t") or any(r.question_id != rows[0].question_id for r in rows):
-            raise ValueError(f"unit {unit}: its rollouts must be of the one question that it is named after")
+        self.put_table(unit, rollout_table(rows))
+
+    def put_table(self, unit: str, rows: pa.Table) -> None:
+        """``put_rollouts`` for rows that are a table already, with the schema ``fpa.schemas.ROLLOUTS``."""
+        of = rows["question_id"].unique().to_pylist()
+        key = question_key(of[0]) if of else ""
+        if len(of) != 1 or not unit.startswith(f"{key}-t"):
+            raise ValueError(f"unit {unit}: its rows must be of the one question that it is named after")
         fingerprint = self._fingerprints.get(key, "")
         write_part(
             self.path / "rollouts" / f"{unit}.parquet",
-            rollout_table(rows),
+            rows.cast(ROLLOUTS),
             self._scratch,
             {"fpa.unit": unit, "fpa.question": key, "fpa.base": fingerprint},
         )
@@ -232,7 +236,8 @@ class RunWriter:
     def spend(self, spent: Mapping[str, Any]) -> None:
         """Add one session's account (numbers by name, seconds say) to the manifest."""
         versions = {"packages": _packages(), "engine_version": (self.manifest["engine"] or {}).get("version")}
-        self.manifest["sessions"].append({"spent": plain(spent), **versions})
+        if spent:
+            self.manifest["sessions"].append({"spent": plain(spent), **versions})
         total = self.manifest["spent"]
         for name, amount in plain(spent).items():
             if isinstance(amount, int | float) and not isinstance(amount, bool):
