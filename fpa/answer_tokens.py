@@ -54,7 +54,7 @@ _WORDS = {
     "p": "it that this which these those there",
     "i": "i we i'd i'll i'm i've we'd we'll let's me us let ich je 我 我们 我們",
     "e": "choose pick select choosing picking selecting chose picked selected chosen mark circle tick wähle "
-    "choisis elijo 选 選 选择 選擇 選ぶ 選びます 故选 应选 應選 고르",
+    "choisis elijo 选 選 选择 選擇 選ぶ 選びます 故选 应选 應選 应选择 應選擇 应该选 고르",
     "r": "match matches matching leaves leaving",
     "s": "so therefore thus hence finally consequently accordingly ergo conclude also ultimately overall donc "
     "daher deshalb portanto quindi 所以 因此 因而 故 综上 综上所述 由此可知 可知 可见 よって したがって "
@@ -63,19 +63,19 @@ _WORDS = {
     "sondern sino いや",
     "t": "but however although though yet aber mais pero 但 但是",
     "j": "and or und oder et ou y e o 或 或者 和 及 以及 与 與 と または や 또는 와 과",
-    "h": "if whether unless suppose supposing supposed assume assuming imagine pretend say wenn falls si "
+    "h": "if whether unless suppose supposing supposed assume assuming imagine pretend wenn falls si "
     "如果 假如 假设 假設 若 もし 만약",
     "b": "thought guessed believed assumed tempted student students people someone somebody others many some "
     "claim claims claimed mistakenly wrongly incorrectly erroneously format form phrase sentence example "
-    "initially originally",
+    "initially originally mistake misconception trap",
     "g": "than unlike options choices alternatives eliminate eliminating eliminates ruling rule exclude between",
     "f": "clearly obviously probably possibly maybe perhaps definitely certainly surely indeed simply just then "
     "now basically essentially apparently presumably undoubtedly again still here only both either of course "
     "for in as at given by with labelled labeled marked denoted represented namely specifically number think "
-    "believe feel would'd found listed shown stated described called one turned out "
+    "believe feel say found listed shown stated described called one turned out "
     "logically confidently strongly really exactly yes ok okay well alright done thereby more "
     "等 了 呢 吧 选择题 显然 肯定 たぶん おそらく 번",
-    "a": "because since due thanks where when while who he we they according assuming "
+    "a": "because since due thanks where when while who he we they according "
     "considering based on after before from though although whereas too alone itself does per via such "
     "weil parce porque 因为 因為",
 }
@@ -248,9 +248,9 @@ def _tokens_of(match: re.Match[str], before: list[Token]) -> list[Token]:
     if match["letter"]:
         return [_marked_letter(match, before)]
     if group == "compound":
-        noun, _, letter = exact.rpartition("-")
-        if _KIND_OF.get(noun.lower()) in ("n", "N") and len(letter) == 1 and letter.isalpha():
-            return [_word(noun, start), Token("L", letter.upper(), letter, end - 1, end)]
+        head, _, letter = exact.rpartition("-")
+        if _KIND_OF.get(head.lower()) in ("n", "N") and len(letter) == 1 and letter.isalpha():
+            return [_word(head, start), Token("L", letter.upper(), letter, end - 1, end)]
         return [Token("u", exact.lower(), exact, start, end)]
     if group == "word":
         return _words(match, before)
@@ -264,8 +264,8 @@ def _tokens_of(match: re.Match[str], before: list[Token]) -> list[Token]:
         return [Token("s", exact, exact, start, end)]
     if exact.isalnum() or exact == "\\":
         return [Token("u", exact.lower(), exact, start, end)]
-    kind = _SIGNS.get(exact)
-    return [Token(kind, exact, exact, start, end)] if kind else []
+    sign = _SIGNS.get(exact)
+    return [Token(sign, exact, exact, start, end)] if sign else []
 
 
 def _word(exact: str, start: int) -> Token:

@@ -25,9 +25,9 @@ from fpa.records import LETTERS, OTHER, Answer
 from fpa.thoughts import closing_tag, split_thoughts
 
 _ENDS = ".?\n¶"
-_FILLERS = set("fdcnNpvmie:,-(=~")
-_SENTENCE_FILLERS = set("skfdcnNipv,:-(=~")
-_NEGATIONS = set("xq")
+_FILLERS = "fdcnNpvmies:,-(=~"
+_SENTENCE_FILLERS = "skfdcnNipv,:-(=~"
+_NEGATIONS = "xq"
 
 
 def extract_answer(
@@ -258,6 +258,9 @@ _NOTHING: frozenset[int] = frozenset()
 _AFTER_A = {"as", "for", "with", "in", "by", "given", "here", "instead", "on", "after", "from", "is", "was"}
 _AFTER_LOWER = {"because", "since", "as", "and", "or", "but", "so", "is", "which", "where", "given", "due to"}
 _MODALS = {"would", "could", "might", "may"}
+_PLURAL = {"are", "were", "aren't", "weren't", "have", "must", "should", "can't", "cannot", "都"}
+_REPORTED = {"think", "say", "believe", "argue", "guess", "assume", "expect", "conclude", "answer", "suppose"}
+_BRIDGES = {"case", "true", "think", "believe", "say", "mean", "clear", "certain", "sure", "necessarily"}
 
 
 class _Reader:
@@ -410,8 +413,8 @@ class _Reader:
             return _Options(options, i, end, False, False, False, True)
         return None
 
-    def options_at(self, i: int) -> _Options | None:
-        """The options that stand together from token ``i`` on."""
+    def options_at(self, i: int, *, subject: bool = False) -> _Options | None:
+        """The options that stand together from token ``i`` on; as the ``subject``, before a plural verb too."""
         first = self._option(i)
         if first is None:
             return None
@@ -423,7 +426,7 @@ class _Reader:
             following = self._option(at) if joiner is not None else None
             if following is None or joiner is None:
                 break
-            if joiner != "or" and not self._belongs(following.end, joiner):
+            if joiner != "or" and not self._belongs(following.end, joiner, subject):
                 break
             if joiner == "," and commas_at is None:
                 commas_at = (options, end)
@@ -471,18 +474,18 @@ class _Reader:
             return at, "" if at == i or self._own_text(at, self.labels[at]) > at + 1 else None
         return at, None
 
-    def _belongs(self, end: int, joiner: str) -> bool:
+    def _belongs(self, end: int, joiner: str, subject: bool) -> bool:
         """Whether an option that ends before ``end`` belongs to the list, and does not begin a new clause."""
         kind = self.kind(end)
         if joiner == "":
             return True
-        if kind in "vmwq" or kind == "x":
-            return False
+        if kind in "vmwqx":
+            return subject and self.tokens[end].word in _PLURAL
         return kind != "u" or self.tokens[end].word.endswith(("ing", "ly"))
 
     # -- slots
 
-    def slot(self, i: int, fillers: set[str]) -> tuple[_Options, bool] | None:
+    def slot(self, i: int, fillers: str) -> tuple[_Options, bool] | None:
         """The options that a cue before token ``i`` declares, and whether they are denied."""
         negated, at, limit = False, i, i + 18
         while at < min(limit, len(self.kinds)):
@@ -564,8 +567,8 @@ class _Reader:
             at += 1
         if self.kind(at) == "w":
             return 1 if negated else -1
-        noun = self._names_answer(at)
-        if not noun or not (verb or self.kind(i) in ":-(d"):
+        bare = self.kind(i) in ":-(d" or (self.kind(i) == "c" and not self.tokens[i].exact.isascii())
+        if not self._names_answer(at) or not (verb or bare):
             return None
         if modal and not negated:
             return None
@@ -598,90 +601,76 @@ class _Reader:
         yield from self._sentences()
 
     def _cued(self, i: int, kind: str) -> Iterator[_Event]:
-        if kind == "B":
-            yield from self._declare(i + 1, set("fdcnN(:"), denied=self.kind(i - 1) in _NEGATIONS)
-        elif kind in "nN":
+        if kind in "nN":
             yield from self._noun(i, kind)
+        elif kind == "B":
+            yield from self._declare(i + 1, "fdcnN(:", denied=self.kind(i - 1) in _NEGATIONS)
+        elif self._unreal(i):
+            return
         elif kind == "p":
-            yield from self._declare(i + 1, _FILLERS - set("i"), closed=True, cue=i)
-        elif kind == "e":
-            if self._chooses(i):
-                yield from self._declare(i + 1, set("fdcnNpv:-("), denied=self._refused(i), cue=i)
-        else:
-            yield from self._declare(i + 1, set("fdcnN:("), closed=True, cue=i)
+            yield from self._declare(i + 1, "fdcnNpvme:,-(=~", closed=True)
+        elif kind == "r":
+            yield from self._declare(i + 1, "fdcnN:(", closed=True)
+        elif self._chooses(i):
+            yield from self._declare(i + 1, "fdcnNpv:-(", denied=self._refused(i))
 
     def _noun(self, i: int, kind: str) -> Iterator[_Event]:
         """ "The answer (to this question) is …", "answer: …", "### Answer" above a line of its own."""
         start = self._phrase_start(i)
         if self._unreal(start) or self._raw_kind(i + 1) == "L":
             return
-        hedged = self.kind(start - 1) == "m" or self.kind(start - 2) == "m"
-        span = 14 if kind == "n" else 4
-        at = i + 1
-        while at < min(i + span, len(self.kinds)):
+        denied = self._negated_before(start)
+        hedged = "m" in (self.kind(start - 1), self.kind(start - 2))
+        for at in range(i + 1, min(i + (14 if kind == "n" else 4), len(self.kinds))):
             here = self.kind(at)
-            if here in ".?¶BnZ" or (here == "\n" and at > i + 1) or here in "hbg":
-                break
-            if here in "vm:=-s\n" or here in "xq":
-                events = list(self._declare(at, _FILLERS | {"s"}, cue=i, noun=kind, hedged=hedged))
-                if events:
-                    yield from events
+            if here in "\n¶":
+                if at == i + 1:
+                    yield from self._declare(at, "(:-", closed=True)
+                return
+            if here in ".?BLZhbg" or (kind == "N" and here not in "fdcpavm:=-sxq"):
+                return
+            if here in "vm:=-sxq":
+                if self.slot(at, _FILLERS) is not None:
+                    yield from self._declare(at, _FILLERS, denied=denied, hedged=hedged)
                     return
-                if here == ":":
+                tail = self._tail(at) if kind == "n" else None
+                if tail is not None:
+                    yield tail
+                if tail is not None or here == ":":
                     return
-            elif kind == "N" and here not in "fdcpa":
-                break
-            at += 1
-        if self.kind(i + 1) == "¶":
-            yield from self._declare(i + 1, set("(:-"), cue=i, closed=True)
 
     def _declare(
-        self,
-        i: int,
-        fillers: set[str],
-        *,
-        denied: bool = False,
-        closed: bool = False,
-        cue: int | None = None,
-        noun: str = "",
-        hedged: bool = False,
+        self, i: int, fillers: str, *, denied: bool = False, closed: bool = False, hedged: bool = False
     ) -> Iterator[_Event]:
-        """The event of the slot at token ``i``; ``closed`` asks that a clause ends with the options."""
-        if cue is not None and noun == "" and self._unreal(cue):
-            return
+        """The event of the slot at token ``i``; ``closed`` asks for labels that end their clause."""
         found = self.slot(i, fillers)
         if found is None:
-            if noun == "n":
-                yield from self._tail(i)
             return
         options, negated = found
         if options.listed or self._asked(options.end):
             return
-        between = self.kinds[i : options.start]
         if closed and not (options.labels and self._clause_ends(options)):
             return
-        would = any(self.tokens[t].word in _MODALS for t in range(i, options.start))
-        if would and self._conditioned(options.end):
+        between = range(i, options.start)
+        if any(self.tokens[t].word in _MODALS for t in between) and self._conditioned(options.end):
             return
-        hedged = hedged or "m" in between
+        hedged = hedged or any(self.kind(t) == "m" for t in between)
         yield _Event(options.start, options.options, denied != negated, weak=hedged)
 
-    def _tail(self, i: int) -> Iterator[_Event]:
-        """An answer in other words that ends with its label, "is the law of inertia (C)", or names one text."""
+    def _tail(self, i: int) -> _Event | None:
+        """An answer in other words that ends with its label ("the law of inertia (C)") or names one text."""
         end = i
         while end < len(self.kinds) and end < i + 60 and self.kind(end) not in ".?\n¶;":
             end += 1
         span = self.kinds[i:end]
         if set(span) & set("xqXgwhbB") or self.kind(end) == "?":
-            return
+            return None
         labels = [t for t in range(i, end) if t in self.labels]
         if len(labels) == 1 and labels[0] == end - 1 and self.tokens[end - 1].marked:
-            yield _Event(end - 1, frozenset({self.labels[end - 1]}))
-            return
+            return _Event(end - 1, frozenset({self.labels[end - 1]}))
         named = [t for t in self._mentions(i, end) if self.telling[t] or self.kind(t - 1) == "="]
-        options = frozenset().union(*(self.texts[t][1] for t in named))
-        if not labels and len(options) == 1:
-            yield _Event(named[-1], options)
+        options = _NOTHING.union(*(self.texts[t][1] for t in named))
+        return _Event(named[-1], options) if not labels and len(options) == 1 else None
 
     def _verdicts(self) -> Iterator[_Event]:
         """ "(B) is correct", "only D is the answer", "A and B are wrong"."""
@@ -690,7 +679,7 @@ class _Reader:
         for i in starts:
             if i < past:
                 continue
-            options = self.options_at(i)
+            options = self.options_at(i, subject=True)
             if options is None:
                 continue
             past = options.end
@@ -699,24 +688,26 @@ class _Reader:
             verdict = self.predicate(options.end)
             if verdict is None or self._unreal(self._phrase_start(i)) or self._asked(options.end):
                 continue
-            if verdict == 1 and self.kind(i - 1) in _NEGATIONS:
-                verdict = -1
-            yield _Event(i, options.options, denied=verdict == -1)
+            denied = verdict == -1 or self._negated_before(self._phrase_start(i))
+            yield _Event(i, options.options, denied=denied)
 
     def _sentences(self) -> Iterator[_Event]:
         """Sentences and lines that hold nothing but options and words of conclusion: "So (B).", "**C**"."""
-        found: list[tuple[_Event, tuple[bool, bool, bool]]] = []
+        headings: list[tuple[_Event, tuple[bool, bool, bool]]] = []
+        past = 0
         starts = [0, *(m.end() for m in re.finditer(r"[.?¶\n]", self.kinds))]
         for start in starts:
-            slot = self.slot(start, _SENTENCE_FILLERS)
+            fresh = start >= past and self.kind(start) not in _ENDS
+            slot = self.slot(start, _SENTENCE_FILLERS) if fresh else None
             if slot is None:
                 continue
             options, denied = slot
+            past = options.end
             before = self.kinds[start : options.start]
             if "\n" in before or "¶" in before:
                 continue
             firm = bool(set(before) & set("skNn")) or "x" in before
-            first = start == 0 and not found and not firm
+            first = start == 0 and not firm
             if not (self._sentence_ends(options) or (first and self._leads(options))):
                 continue
             if options.listed or (
@@ -729,10 +720,12 @@ class _Reader:
             if self._asked(options.end):
                 continue
             style = ("N" in before, options.own_text and options.labels, options.marked)
-            concluded = bool(set(before) & set("sk"))
             event = _Event(options.start, options.options, denied, weak=not firm or not options.labels)
-            found.append((event, (concluded, *style[:2]) if False else style))
-        yield from _without_headings(found)
+            if set(before) <= set("dNf:-("):
+                headings.append((event, style))
+            else:
+                yield event
+        yield from _without_headings(headings)
 
     # -- conditions on a declaration
 
@@ -753,8 +746,17 @@ class _Reader:
         for t in range(start - 1, max(start - 9, -1), -1):
             if self.kind(t) in ".?\n¶;ts,":
                 return False
-            if self.kind(t) == "b":
+            if self.kind(t) == "b" or (self.kind(t) == "m" and self.tokens[t + 1].word in _REPORTED):
                 return True
+        return False
+
+    def _negated_before(self, start: int) -> bool:
+        """Whether a clause like "I don't think that" stands before token ``start``."""
+        for t in range(start - 1, max(start - 7, -1), -1):
+            if self.kind(t) in _NEGATIONS:
+                return True
+            if self.kind(t) not in "pfdi" and self.tokens[t].word not in _BRIDGES:
+                return False
         return False
 
     def _asked(self, i: int) -> bool:
@@ -811,7 +813,12 @@ class _Reader:
         return self.kind(at) in "is.,;:\n¶t?k"
 
     def _refused(self, i: int) -> bool:
-        return any(self.kind(t) in _NEGATIONS for t in range(max(i - 4, 0), i))
+        for t in range(i - 1, i - 6, -1):
+            if self.kind(t) in _NEGATIONS:
+                return True
+            if self.kind(t) not in "vmfi":
+                return False
+        return False
 
     # -- full texts without a cue
 
@@ -843,7 +850,7 @@ class _Reader:
             last = sentence if "s" in self.kinds[start:end] else set()
             start = match.end()
         for candidates in (options, last):
-            if len(candidates) == 1:
+            if len(candidates) == 1 and len(next(iter(candidates))) == 1:
                 return next(iter(candidates))
         return _NOTHING
 
