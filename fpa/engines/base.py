@@ -6,7 +6,7 @@ positions or answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -118,3 +118,21 @@ class Engine(Protocol):
     def __enter__(self) -> Engine: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+def pieces_by_prefix(decode: Callable[[Sequence[int]], str], token_ids: Sequence[int]) -> tuple[str, ...]:
+    """The text each token adds, from an engine that only decodes whole sequences.
+
+    A character spread over several tokens is given to the last of them; the others add nothing.
+    Work is linear: once a token boundary is a character boundary, decoding starts afresh there.
+    """
+    pieces: list[str] = []
+    start = 0
+    for end in range(1, len(token_ids) + 1):
+        text = decode(token_ids[start:end])
+        complete = not text.endswith("\ufffd") or end - start >= 4  # a character has at most 4 bytes
+        if complete or end == len(token_ids):
+            pieces.extend([""] * (end - start - 1))
+            pieces.append(text)
+            start = end
+    return tuple(pieces)

@@ -1,0 +1,65 @@
+"""What a collection is made with: the options that decide which rollouts a run holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fpa.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The configuration of a collection. A run can only be resumed with the same one.
+
+    Attributes:
+        strategy: ``grid`` or ``branches``.
+        every: resample at every N-th token or sentence.
+        unit: ``token`` or ``sentence``.
+        samples: continuations per position (per kept token with ``branches``).
+        temperature: sampling temperature of the continuations, and of every stored probability.
+        base_tokens: most tokens of a base path.
+        rollout_tokens: most new tokens of a continuation.
+        stop: strings that end a continuation.
+        seed: first seed of the run.
+        top_k, min_p: which next tokens ``branches`` keeps.
+        readout: read the answer from the model where a response names none.
+        prompt: style of the prompt.
+        keep_text, keep_ids: store each continuation's text, token ids.
+    """
+
+    strategy: str = "grid"
+    every: int = 1
+    unit: str = "token"
+    samples: int = 20
+    temperature: float = 1.0
+    base_tokens: int = 400
+    rollout_tokens: int = 400
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    top_k: int = 10
+    min_p: float = 0.05
+    readout: bool = True
+    prompt: str = "published"
+    keep_text: bool = False
+    keep_ids: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no engine could do, naming the option."""
+        for name in ("every", "samples", "base_tokens", "rollout_tokens", "top_k"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+        if self.unit not in ("token", "sentence"):
+            raise UsageError(f"--unit must be token or sentence, got {self.unit!r}")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise UsageError(f"--temperature must be above 0, got {self.temperature}")
+        if not 0 <= self.min_p <= 1:
+            raise UsageError(f"--min-p must be between 0 and 1, got {self.min_p}")
+        if self.seed < 0:
+            raise UsageError(f"--seed must not be negative, got {self.seed}")
+
+    def config(self) -> dict[str, Any]:
+        """The settings as plain values, for the manifest."""
+        return dataclasses.asdict(self)

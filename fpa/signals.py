@@ -1,0 +1,117 @@
+"""Signals of a next-token distribution: entropy, varentropy, and what the listed tokens leave out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fpa.records import Distribution
+
+COVERAGE = 0.999  # mass at the sampling temperature that a stored distribution must list
+MIN_LISTED = 10  # alternatives kept even where fewer cover the mass
+MAX_ENTROPY_GAP = 0.01  # nats by which unlisted tokens may leave the entropy open
+
+
+def entropy(p: ArrayLike) -> float:
+    """Shannon entropy ``-sum p ln p`` in nats; ``0 ln 0 = 0``."""
+    q = np.asarray(p, dtype=np.float64)
+    q = q[q > 0]
+    return float(-(q * np.log(q)).sum()) + 0.0
+
+
+def varentropy(p: ArrayLike) -> float:
+    """Variance of the surprisal, ``sum p (ln p + H)^2``, in nats squared."""
+    q = np.asarray(p, dtype=np.float64)
+    q = q[q > 0]
+    log_q = np.log(q)
+    return float((q * (log_q - (q * log_q).sum()) ** 2).sum())
+
+
+class NotEnoughListed(ValueError):
+    """The listed tokens do not pin the distribution down: ask the engine for more of them."""
+
+
+def next_token_distribution(
+    ids: ArrayLike, logprobs: ArrayLike, temperature: float, vocabulary: int
+) -> Distribution:
+    """The distribution at the sampling temperature, from the likeliest tokens' raw log-probabilities.
+
+    Args:
+        ids: (k,) token ids, any order.
+        logprobs: (k,) natural log-probabilities at temperature 1, normalised over the full vocabulary;
+            ``-inf`` for impossible tokens.
+        temperature: sampling temperature, > 0.
+        vocabulary: size of the full vocabulary.
+
+    Returns:
+        The shortest list that covers ``COVERAGE`` of the mass at ``temperature`` (at least ``MIN_LISTED``).
+        At a temperature other than 1 the mass of the tokens that ``logprobs`` leaves out is known only
+        within bounds; its upper bound is taken, so listed probabilities are at most 0.1 % too low.
+        Entropy and varentropy count the left-out tokens as equally likely, which is exact when all are
+        given and otherwise right to ``MAX_ENTROPY_GAP`` nats.
+
+    Raises:
+        NotEnoughListed: when the left-out tokens could hold more than that.
+    """
+    order = np.argsort(-np.asarray(logprobs, dtype=np.float64), kind="stable")
+    log_p = np.asarray(logprobs, dtype=np.float64)[order]
+    token_ids = np.asarray(ids, dtype=np.int32)[order]
+    possible = np.isfinite(log_p)
+    log_p, token_ids = log_p[possible], token_ids[possible]
+    raw = np.exp(log_p)
+    unlisted = max(0, vocabulary - len(ids))  # type: ignore[arg-type]
+    raw_tail = max(0.0, 1.0 - float(raw.sum())) if unlisted else 0.0
+    last = float(raw[-1])
+
+    tail_weight = _tail_weight(raw_tail, unlisted, last, temperature)
+    weights = np.exp(log_p / temperature - log_p[0] / temperature)
+    tail_weight *= math.exp(-log_p[0] / temperature)
+    total = float(weights.sum()) + tail_weight
+    p = weights / total
+    covered = np.cumsum(p)
+    if tail_weight / total > 1 - COVERAGE or _entropy_gap(raw_tail, unlisted, last) > MAX_ENTROPY_GAP:
+        raise NotEnoughListed(f"{len(raw)} listed tokens cover {covered[-1]:.4f} of the mass")
+
+    kept = min(len(p), max(MIN_LISTED, int(np.searchsorted(covered, COVERAGE)) + 1))
+    head, spread = _surprisal_moments(raw, raw_tail, unlisted)
+    return Distribution(
+        ids=token_ids[:kept],
+        p=p[:kept],
+        tail_mass=float(max(0.0, 1.0 - covered[kept - 1])),
+        entropy=head,
+        varentropy=spread,
+    )
+
+
+def _tail_weight(raw_tail: float, unlisted: int, last: float, temperature: float) -> float:
+    """Upper bound of ``sum p^(1/temperature)`` over tokens of total mass ``raw_tail``, each at most ``last``."""
+    if raw_tail <= 0.0 or unlisted == 0:
+        return 0.0
+    if temperature <= 1.0:
+        # p^(1/T) = p * p^(1/T - 1), and the second factor is largest at the largest p.
+        return float(raw_tail * last ** (1.0 / temperature - 1.0))
+    # Concave in p: largest when the mass is spread evenly (Jensen).
+    return float(unlisted * (raw_tail / unlisted) ** (1.0 / temperature))
+
+
+def _entropy_gap(raw_tail: float, unlisted: int, last: float) -> float:
+    """By how much the entropy is open: the tail spread evenly, against packed into tokens of mass ``last``."""
+    if raw_tail <= 0.0 or unlisted == 0:
+        return 0.0
+    return raw_tail * max(0.0, math.log(max(last, 1e-300) * unlisted / raw_tail))
+
+
+def _surprisal_moments(
+    raw: NDArray[np.float64], raw_tail: float, unlisted: int
+) -> tuple[float, float]:
+    """Mean and variance of the surprisal with the tail spread evenly over the unlisted tokens."""
+    positive = raw[raw > 0]
+    surprisal = -np.log(positive)
+    mass = positive
+    if raw_tail > 0.0 and unlisted:
+        surprisal = np.append(surprisal, math.log(unlisted / raw_tail))
+        mass = np.append(mass, raw_tail)
+    mean = float((mass * surprisal).sum())
+    return mean, float((mass * (surprisal - mean) ** 2).sum())

@@ -1,0 +1,72 @@
+"""The strategy contract: which continuations to draw, as units of work.
+
+A strategy is one file in this folder and one line in ``fpa.strategies.STRATEGIES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from fpa.positions import every_sentences, every_tokens
+from fpa.records import BasePath
+from fpa.settings import Settings
+
+SPREAD = 2_654_435_761  # Knuth's multiplicative constant: keeps the streams of different run seeds apart
+SEEDS = 2**31
+
+
+@dataclass(frozen=True)
+class Group:
+    """Draws that share one prefix: ``n`` continuations after the position's own prefix and ``first_token``.
+
+    ``first_token`` is None for free continuations. Draw ``i`` uses the stream ``seed + i``.
+    """
+
+    n: int
+    seed: int
+    first_token: int | None = None
+    first_token_p: float | None = None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One unit of work: all draws of one question from one position. It becomes one part file."""
+
+    question_id: str
+    start: int
+    groups: tuple[Group, ...]
+    suffix: str = ""
+
+    @property
+    def draws(self) -> int:
+        """Continuations in all groups."""
+        return sum(group.n for group in self.groups)
+
+
+class Strategy(Protocol):
+    """Where to resample one question's base path, and how."""
+
+    def units(self, index: int, base: BasePath, settings: Settings) -> Iterator[Unit]:
+        """The units of one question; ``index`` is its place in the question set, which fixes the seeds."""
+
+
+def sampled_positions(base: BasePath, settings: Settings) -> tuple[int, ...]:
+    """The positions that ``--every`` and ``--unit`` choose on this base path; position 0 is always in."""
+    if settings.unit == "token":
+        return every_tokens(len(base.token_ids), settings.every)
+    return every_sentences(base.sentences, settings.every)
+
+
+def seed_of(index: int, position: int, group: int, groups: int, settings: Settings) -> int:
+    """First seed of a group of draws: no two draws of a run share a seed.
+
+    Args:
+        index: place of the question in the set.
+        position: token position, below ``settings.base_tokens + 1``.
+        group: number of the group at this position, below ``groups``, the most that a position can have.
+    """
+    offset = settings.seed * SPREAD % SEEDS
+    stream = (index * (settings.base_tokens + 1) + position) * groups + group
+    return offset + stream * settings.samples
