@@ -29,12 +29,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _WORDS = {
     "n": "answer answers ans solution antwort lösung réponse reponse respuesta resposta risposta ответ "
     "答案 正解 正答 答え 解答 答 정답 답 답안",
-    "N": "option choice selection pick alternative letter conclusion verdict result key guess vote bet response "
+    "N": "option choice selection alternative letter conclusion verdict result key response "
     "opción opcion opção wahl choix scelta вариант 选项 選項 選択肢 선택지",
     "c": "correct right richtig richtige correcte correcta correcto correta corretta corretto certa "
     "правильный 正确 正確 正しい 맞는 맞",
@@ -53,13 +53,13 @@ _WORDS = {
     "X": "ではない ではなく ではありません じゃない じゃなく でなく 가아니라 이아니라 아니라 아니다 아닙니다",
     "p": "it that this which these those there",
     "i": "i we i'd i'll i'm i've we'd we'll let's me us let ich je 我 我们 我們",
-    "e": "choose pick select choosing picking selecting chose picked selected chosen mark circle tick wähle "
+    "e": "choose pick guess bet vote select choosing picking selecting chose picked selected chosen mark circle tick wähle "
     "choisis elijo 选 選 选择 選擇 選ぶ 選びます 故选 应选 應選 应选择 應選擇 应该选 고르",
     "r": "match matches matching leaves leaving",
     "s": "so therefore thus hence finally consequently accordingly ergo conclude also ultimately overall donc "
     "daher deshalb portanto quindi 所以 因此 因而 故 综上 综上所述 由此可知 可知 可见 よって したがって "
     "従って ゆえに つまり 따라서 그러므로",
-    "k": "actually wait rather sorry correction oops no nope scratch hmm instead mean 而 而是 实际上 "
+    "k": "actually wait rather sorry correction oops no nope scratch hmm instead mean meant 而 而是 实际上 "
     "sondern sino いや",
     "t": "but however although though yet aber mais pero 但 但是",
     "j": "and or und oder et ou y e o 或 或者 和 及 以及 与 與 と または や 또는 와 과",
@@ -67,15 +67,15 @@ _WORDS = {
     "如果 假如 假设 假設 若 もし 만약",
     "b": "thought guessed believed assumed tempted student students people someone somebody others many some "
     "claim claims claimed mistakenly wrongly incorrectly erroneously format form phrase sentence example "
-    "initially originally mistake misconception trap",
-    "g": "than unlike options choices alternatives eliminate eliminating eliminates ruling rule exclude between",
+    "initially originally mistake misconception trap tempting",
+    "g": "than unlike options choices alternatives eliminate eliminating eliminates ruling rule exclude between over",
     "f": "clearly obviously probably possibly maybe perhaps definitely certainly surely indeed simply just then "
     "now basically essentially apparently presumably undoubtedly again still here only both either of course "
     "for in as at given by with labelled labeled marked denoted represented namely specifically number think "
     "believe feel say found listed shown stated described called one turned out "
     "logically confidently strongly really exactly yes ok okay well alright done thereby more "
-    "等 了 呢 吧 选择题 显然 肯定 たぶん おそらく 번",
-    "a": "because since due thanks where when while who he we they according "
+    "等 了 呢 吧 吗 です だ でしょう 입니다 이다 예요 이에요 选择题 显然 肯定 たぶん おそらく 번",
+    "a": "because since due thanks where when while he they according "
     "considering based on after before from though although whereas too alone itself does per via such "
     "weil parce porque 因为 因為",
 }
@@ -117,6 +117,8 @@ _PHRASES = {
     "a": (r"due to", r"so that"),
     "k": (r"on second thoughts?", r"make that", r"i mean", r"scratch that", r"or rather", r"let me correct"),
 }
+
+_NOUN_TOO = {"pick", "guess", "bet", "vote"}  # "my guess is B", but "I guess B"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +163,9 @@ _WRAPPER = (
 _MARKUP = (
     rf"(?:{_WRAPPER}(?![A-Za-z])|\\[()\[\]]|[{{}}$*_`\"'«»「」『』【】《》〈〉\u200b-\u200f\ufeff]|~~|&nbsp;)"
 )
-_OPEN = rf"(?:{_WRAPPER}(?![A-Za-z])|\\[(\[]|[(\[{{$*_`\"'「『【《〈])"
-_CLOSE = r"(?:\\[)\]]|[)\]}$*_`\"'」』】》〉])"
-_HTML = r"</?(?:b|i|u|em|strong|p|br|span|div|a|code|h\d|li|ul|ol|center|sub|sup)(?:\s[^<>\n]{0,80})?/?>"
+_OPEN = rf"(?:{_WRAPPER}(?![A-Za-z])|\\[(\[]|<(?=[A-Z]>)|[(\[{{$*_`\"'「『【《〈])"
+_CLOSE = r"(?:\\[)\]]|[>)\]}$*_`\"'」』】》〉])"
+_HTML = r"(?-i:</?(?:b|i|u|em|strong|p|br|span|div|a|code|h\d|li|ul|ol|center|sub|sup)(?:\s[^<>\n]{0,80})?/?>)"
 
 
 def _alternatives(words: list[str]) -> str:
@@ -183,7 +185,7 @@ _SCANNER = re.compile(
   | (?P<space>[^\S\n]+)
   | (?P<html>{_HTML})
   | (?P<tag><(?P<end_tag>/?)(?:final_?answer|answer|final|choice|option)>)
-  | (?P<boxed>\\f?boxed(?![A-Za-z])\*?)
+  | (?P<boxed>\\(?:boxed|fbox)(?![A-Za-z])\*?)
   | (?P<marked>(?:{_OPEN}\s{{0,2}}){{1,6}}(?P<letter>[A-Za-z])(?:\s{{0,2}}{_CLOSE}){{1,6}})
   | (?P<markup>{_MARKUP})
   | (?P<command>\\[A-Za-z]+)
@@ -265,6 +267,8 @@ def _tokens_of(match: re.Match[str], before: list[Token]) -> list[Token]:
     if exact.isalnum() or exact == "\\":
         return [Token("u", exact.lower(), exact, start, end)]
     sign = _SIGNS.get(exact)
+    if exact == "|" and not (match.string[end : end + 1].isalnum() and match.string[start - 1 : start].isalnum()):
+        return []
     return [Token(sign, exact, exact, start, end)] if sign else []
 
 
@@ -279,6 +283,8 @@ def _words(match: re.Match[str], before: list[Token]) -> list[Token]:
         letter = exact.isascii() and _stands_alone(match.string, start, before)
         return [Token("L" if letter else "u", exact.upper() if letter else exact, exact, start, start + 1)]
     word = _word(exact, start)
+    if word.word in _NOUN_TOO and before and before[-1].kind in "dc":
+        return [replace(word, kind="N")]
     if word.kind == "u" and word.word.endswith("'s"):
         base = _word(exact[:-2], start)
         if base.kind in "nNp":

@@ -451,7 +451,7 @@ class _Reader:
         at, joiner = i, ""
         while at < i + 4 and self.kind(at) in ",/j(":
             word = self.tokens[at].word
-            if self.kind(at) == "j" or word == "/":
+            if self.kind(at) in "j/":
                 joiner = (
                     "or" if word in ("or", "或", "或者", "oder", "ou", "または", "/", "and/or") else "and"
                 )
@@ -506,8 +506,9 @@ class _Reader:
                 return self._corrected(options), self.predicate(options.end) == -1
             kind = self.kind(at)
             if kind in _NEGATIONS:
-                negated = True
-            elif kind in "tk":
+                # "不，" answers a question that came before; it does not deny what follows
+                negated = self.tokens[at].exact.isascii() or self.kind(at + 1) != ","
+            elif kind in "tks" and kind in fillers + "tk":
                 negated = False
             elif kind in "\n¶":
                 if self.kind(at - 1) not in ":v=-nN\n" and at != i:
@@ -526,6 +527,8 @@ class _Reader:
             return at + 1
         if self.kind(at) == "p" and self.kind(at + 1) == "v":
             return at + 2
+        if self.kind(at) == "v":
+            return at + 1
         return at if self._option(at) is not None else None
 
     def _corrected(self, options: _Options) -> _Options:
@@ -611,7 +614,7 @@ class _Reader:
             yield from self._declare(i + 1, "fdcnNpvme:,-(=~", closed=True)
         elif kind == "r":
             yield from self._declare(i + 1, "fdcnN:(", closed=True)
-        elif self._chooses(i):
+        elif self._chooses(i) and self.tokens[min(i + 2, len(self.tokens) - 1)].word != "of":
             yield from self._declare(i + 1, "fdcnNpv:-(", denied=self._refused(i))
 
     def _noun(self, i: int, kind: str) -> Iterator[_Event]:
@@ -627,7 +630,7 @@ class _Reader:
                 if at == i + 1:
                     yield from self._declare(at, "(:-", closed=True)
                 return
-            if here in ".?BLZhbg" or (kind == "N" and here not in "fdcpavm:=-sxq"):
+            if here in ".?BLZhbg" or (kind == "N" and here not in "fdcpravm:=-sxq"):
                 return
             if here in "vm:=-sxq":
                 if self.slot(at, _FILLERS) is not None:
@@ -695,8 +698,8 @@ class _Reader:
         """Sentences and lines that hold nothing but options and words of conclusion: "So (B).", "**C**"."""
         headings: list[tuple[_Event, tuple[bool, bool, bool]]] = []
         past = 0
-        starts = [0, *(m.end() for m in re.finditer(r"[.?¶\n]", self.kinds))]
-        for start in starts:
+        clauses = re.finditer(r"(?<=[.?¶\n])|^|(?=s)", self.kinds)
+        for start in (match.start() for match in clauses):
             fresh = start >= past and self.kind(start) not in _ENDS
             slot = self.slot(start, _SENTENCE_FILLERS) if fresh else None
             if slot is None:
@@ -738,6 +741,8 @@ class _Reader:
 
     def _unreal(self, start: int) -> bool:
         """Whether what begins at token ``start`` is supposed, asked about or reported, not declared."""
+        if self.kind(start - 1) in "vm" and self.kind(start - 2) in ".?\n¶,;ts":
+            return True  # an inverted clause: had the answer been
         at = start - 1
         while at > start - 4 and self.kind(at) in "pfvi,":
             at -= 1
@@ -760,11 +765,11 @@ class _Reader:
         return False
 
     def _asked(self, i: int) -> bool:
-        """Whether the sentence around token ``i`` is a question (", right?" asks nothing)."""
+        """Whether the sentence around token ``i`` is a question (", right?" and the like ask nothing)."""
         at = i
         while at < len(self.kinds) and at < i + 60 and self.kind(at) not in _ENDS:
             at += 1
-        return self.kind(at) == "?" and self.kind(at - 1) != "c"
+        return self.kind(at) == "?" and "," not in self.kinds[max(i, at - 4) : at]
 
     def _conditioned(self, i: int) -> bool:
         at = i
@@ -777,7 +782,10 @@ class _Reader:
     def _clause_ends(self, options: _Options) -> bool:
         if not options.marked and self.tokens[options.start].exact.islower():
             return False
-        return self.kind(options.end) in ".,;\n¶)-~:at" or self.kind(options.end) in "sk"
+        at = options.end
+        while at < options.end + 3 and self.kind(at) == "f":
+            at += 1
+        return self.kind(at) in ".?,;\n¶)-~:atsk"
 
     def _line_ends(self, i: int) -> bool:
         while self.kind(i) in ".)-~":
@@ -786,7 +794,9 @@ class _Reader:
 
     def _sentence_ends(self, options: _Options) -> bool:
         at = options.end
-        while at < options.end + 3 and self.kind(at) in ")f~":
+        if self.kind(at) == "p" and self.kind(at + 1) == "v":
+            at += 2
+        while at < options.end + 5 and self.kind(at) in ")f~":
             at += 1
         return self.kind(at) in ".\n¶"
 
@@ -799,7 +809,7 @@ class _Reader:
             return False
         if not options.marked and self.tokens[options.start].exact.islower():
             return kind in ").:,"
-        return kind in ").:,-~;ajs" or self.tokens[min(options.end, len(self.tokens) - 1)].word == "as"
+        return kind in ").:,-~;as" or self.tokens[min(options.end, len(self.tokens) - 1)].word == "as"
 
     def _chooses(self, i: int) -> bool:
         """Whether the verb at token ``i`` says what the writer chooses."""
@@ -832,27 +842,38 @@ class _Reader:
         return found
 
     def _named(self) -> frozenset[int]:
-        """The option whose full text is the only one named, in the whole or else in a concluding last sentence."""
-        options: set[frozenset[int]] = set()
-        last: set[frozenset[int]] = set()
+        """The only option named by its full text; or by the last sentence, if it concludes.
+
+        A text too short to be telling ("12") counts where a sentence ends with it as a value: "the sum is 12".
+        """
+        everywhere: set[frozenset[int]] = set()
+        values: set[frozenset[int]] = set()
+        concluded: set[frozenset[int]] = set()
+        for start, end in self._statements():
+            named = set()
+            for t in self._mentions(start, end):
+                options, past = self.texts[t][1], self.texts[t][0]
+                if self._in_denial(t, start, end):
+                    continue
+                if self.telling[t]:
+                    named.add(options)
+                if self.kind(t - 1) in "v=" and past >= end - 1:
+                    values.add(options)
+            everywhere |= named
+            concluded = named if "s" in self.kinds[start:end] else set()
+        for candidates in (everywhere, concluded, values):
+            if len(candidates) == 1:
+                return next(iter(candidates))
+        return _NOTHING
+
+    def _statements(self) -> Iterator[tuple[int, int]]:
+        """The token spans of sentences that ask and suppose nothing."""
         start = 0
         for match in re.finditer(r"[.?¶\n]+|$", self.kinds):
             end = match.start()
-            if end == start:
-                start = match.end()
-                continue
-            sentence: set[frozenset[int]] = set()
-            if not match[0].startswith("?") and "h" not in self.kinds[start:end]:
-                for t in self._mentions(start, end):
-                    if self.telling[t] and not self._in_denial(t, start, end):
-                        sentence.add(self.texts[t][1])
-            options |= sentence
-            last = sentence if "s" in self.kinds[start:end] else set()
+            if end > start and not match[0].startswith("?") and "h" not in self.kinds[start:end]:
+                yield start, end
             start = match.end()
-        for candidates in (options, last):
-            if len(candidates) == 1 and len(next(iter(candidates))) == 1:
-                return next(iter(candidates))
-        return _NOTHING
 
     def _in_denial(self, t: int, start: int, end: int) -> bool:
         left = max((i for i in range(start, t) if self.kinds[i] in ",;t"), default=start)
@@ -881,7 +902,7 @@ class _Reader:
                 return standing
         if cut_off or any(not event.denied for event in events):
             return None
-        return self._named() or None
+        return self._named() if len(self._named()) == 1 else None
 
 
 def _without_headings(found: list[tuple[_Event, tuple[bool, bool, bool]]]) -> Iterator[_Event]:
