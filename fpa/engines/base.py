@@ -27,6 +27,10 @@ class ContextOverflow(EngineError):
     """A request would not fit the model's context."""
 
 
+class EngineStopped(EngineError):
+    """The engine is gone: no further request can succeed."""
+
+
 @dataclass(frozen=True)
 class EngineInfo:
     """What goes into the manifest: the same fingerprint means the same model."""

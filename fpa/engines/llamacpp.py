@@ -34,6 +34,7 @@ from fpa.engines.base import (
     Continuation,
     EngineError,
     EngineInfo,
+    EngineStopped,
     GreedyPath,
     Message,
     Request,
@@ -367,7 +368,7 @@ class LlamaCppEngine:
                 self._connections.http = None
                 if not reused:
                     reason = str(error) or type(error).__name__
-                    raise EngineError(f"llama.cpp stopped answering ({reason})") from error
+                    raise EngineStopped(f"llama.cpp stopped answering ({reason})") from error
         if response.status != 200:
             raise EngineError(f"llama.cpp refused a request: {_error_text(payload)}")
         return json.loads(payload)

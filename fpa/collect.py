@@ -1,0 +1,371 @@
+"""Collecting a run: questions → base paths → rollouts on disk, resumable at any moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from fpa.answers import closing_phrase, extract_answer, readout_candidates
+from fpa.engines.base import Completion, Continuation, Engine, EngineError, EngineStopped, Request
+from fpa.positions import sentence_of_tokens
+from fpa.prompts import messages, prompt_style
+from fpa.questions import QuestionSet
+from fpa.records import Answer, BasePath, Question, Rollout
+from fpa.settings import Settings
+from fpa.store import RunWriter, unit_name
+from fpa.strategies import strategy
+from fpa.strategies.base import Group, Unit
+
+WITHOUT_LETTER = ("none", "truncated", "empty")
+
+
+class Progress(Protocol):
+    """Who is told how far the work is."""
+
+    def begin(self, questions: int) -> None:
+        """The number of questions."""
+
+    def question(self, question_id: str, continuations: int, stored: int) -> None:
+        """A question's base path is known: its continuations, and how many of them are on disk already."""
+
+    def advance(self, continuations: int, tokens: int) -> None:
+        """A unit is on disk."""
+
+    def note(self, line: str) -> None:
+        """Something the user should know."""
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def begin(self, questions: int) -> None:
+        """Nothing."""
+
+    def question(self, question_id: str, continuations: int, stored: int) -> None:
+        """Nothing."""
+
+    def advance(self, continuations: int, tokens: int) -> None:
+        """Nothing."""
+
+    def note(self, line: str) -> None:
+        """Nothing."""
+
+
+@dataclass
+class Spent:
+    """What a collection has cost so far."""
+
+    seconds: float = 0.0
+    continuations: int = 0
+    generated_tokens: int = 0
+    base_tokens: int = 0
+    readouts: int = 0
+
+
+@dataclass
+class Summary:
+    """How a collection ended.
+
+    Attributes:
+        path: the run directory.
+        spent: what this session has cost.
+        failures: question id → why it failed.
+        notices: what was found damaged on opening, one line each.
+    """
+
+    path: Path
+    spent: Spent
+    failures: dict[str, str]
+    notices: list[str]
+
+
+@dataclass
+class _Open:
+    """A unit in flight: the completions still missing."""
+
+    asked: _Asked
+    unit: Unit
+    missing: int
+    parts: dict[int, tuple[Continuation, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question put to the model, with what every rollout of it needs."""
+
+    question: Question
+    prompt_ids: tuple[int, ...]
+    thinking: bool
+    base: BasePath
+
+
+def collect(
+    settings: Settings,
+    engine: Engine,
+    questions: QuestionSet,
+    out: str | Path,
+    progress: Progress | None = None,
+) -> Summary:
+    """Collect a run into ``out``, or resume the one there; what is on disk already is not done again.
+
+    A question that fails is recorded and does not stop the others.
+
+    Raises:
+        UsageError: ``out`` holds a run of another configuration.
+        FpaError: ``out`` cannot be written, or the engine stopped altogether. Finished units stay on disk.
+    """
+    progress = progress or Silent()
+    with RunWriter.open(
+        out, settings.config(), engine=engine.info, questions_fingerprint=questions.fingerprint
+    ) as writer:
+        for notice in writer.notices:
+            progress.note(notice)
+        return _Collection(settings, engine, questions, writer, progress).run()
+
+
+class _Collection:
+    """The state of one collecting session."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        questions: QuestionSet,
+        writer: RunWriter,
+        progress: Progress,
+    ) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.questions = questions
+        self.writer = writer
+        self.progress = progress
+        self.strategy = strategy(settings.strategy)
+        self.style = prompt_style(settings.prompt)
+        self.spent = Spent()
+        self.failures: dict[str, str] = {}
+        self.open: dict[str, _Open] = {}
+
+    def run(self) -> Summary:
+        """Do all the work; account for it even when interrupted."""
+        began = time.monotonic()
+        self.progress.begin(len(self.questions.questions))
+        try:
+            for completion in self.engine.sample(self.requests()):
+                self.receive(completion)
+        except BaseException:
+            self.spent.seconds = time.monotonic() - began
+            self.writer.spend(vars(self.spent))
+            raise
+        self.spent.seconds = time.monotonic() - began
+        if self.failures:
+            self.writer.spend(vars(self.spent))
+        else:
+            self.writer.finish(vars(self.spent))
+        return Summary(self.writer.path, self.spent, self.failures, self.writer.notices)
+
+    def fail(self, question_id: str, error: str) -> None:
+        """Record the first failure of a question."""
+        if question_id not in self.failures:
+            self.failures[question_id] = error
+            self.writer.put_failure(question_id, error)
+            self.progress.note(f"{question_id}: {error}")
+
+    def requests(self) -> Iterator[Request]:
+        """Requests of all unfinished units, question by question; base paths are computed on the way."""
+        for index, question in enumerate(self.questions.questions):
+            try:
+                asked = self.ask(question)
+                units = list(self.strategy.units(index, asked.base, self.settings))
+            except EngineStopped:
+                raise
+            except EngineError as error:
+                self.fail(question.question_id, str(error))
+                continue
+            names = [unit_name(unit.question_id, unit.start, unit.suffix) for unit in units]
+            stored = sum(u.draws for u, name in zip(units, names, strict=True) if self.writer.has(name))
+            self.progress.question(question.question_id, sum(u.draws for u in units), stored)
+            for unit, name in zip(units, names, strict=True):
+                if self.writer.has(name):
+                    continue
+                self.open[name] = _Open(asked, unit, len(unit.groups))
+                prefix = asked.prompt_ids + asked.base.token_ids[: unit.start]
+                for number, group in enumerate(unit.groups):
+                    if question.question_id in self.failures:
+                        break
+                    yield self.request(f"{name}/{number}", prefix, group)
+
+    def request(self, key: str, prefix: tuple[int, ...], group: Group) -> Request:
+        """The engine request of one group of draws."""
+        forced = () if group.first_token is None else (group.first_token,)
+        return Request(
+            key=key,
+            prefix_ids=prefix + forced,
+            n=group.n,
+            seed=group.seed,
+            temperature=self.settings.temperature,
+            max_tokens=self.settings.rollout_tokens,
+            stop=self.settings.stop,
+        )
+
+    def ask(self, question: Question) -> _Asked:
+        """Put a question to the model: its prompt and its base path, from disk where they are there."""
+        prompt_ids = self.engine.encode_chat(messages(question, self.style))
+        thinking = self.engine.decode(prompt_ids[-8:]).rstrip().endswith("<think>")
+        self.writer.put_question(question, prompt_ids)
+        base = self.writer.base(question.question_id)
+        if base is None:
+            base = self.base_path(question, prompt_ids, thinking)
+            self.writer.put_base(base)
+            self.spent.base_tokens += len(base.token_ids)
+        return _Asked(question, prompt_ids, thinking, base)
+
+    def base_path(self, question: Question, prompt_ids: tuple[int, ...], thinking: bool) -> BasePath:
+        """The greedy answer and its readout."""
+        path = self.engine.greedy(prompt_ids, self.settings.base_tokens, self.settings.temperature)
+        pieces = self.engine.pieces(path.token_ids)
+        text = self.engine.decode(path.token_ids)
+        answer = extract_answer(text, question.choices, path.finish_reason, thinking=thinking)
+        if self.settings.readout and answer.status in WITHOUT_LETTER:
+            [answer] = self.read_out(question, thinking, prompt_ids, [path.token_ids], [text], [answer])
+        return BasePath(
+            question_id=question.question_id,
+            token_ids=path.token_ids,
+            token_texts=pieces,
+            distributions=path.distributions,
+            sentences=sentence_of_tokens(pieces),
+            finish_reason=path.finish_reason,
+            answer=answer,
+        )
+
+    def receive(self, completion: Completion) -> None:
+        """Take one completion in; write its unit when it was the last one missing."""
+        name, _, number = completion.key.rpartition("/")
+        if name not in self.open:
+            return  # another group of this unit has failed
+        state = self.open[name]
+        group = state.unit.groups[int(number)]
+        error = completion.error
+        if error is None and len(completion.continuations) != group.n:
+            error = f"the engine returned {len(completion.continuations)} continuations for {group.n}"
+        if error is not None:
+            del self.open[name]
+            self.fail(state.unit.question_id, error)
+            return
+        state.parts[int(number)] = completion.continuations
+        state.missing -= 1
+        if state.missing:
+            return
+        del self.open[name]
+        try:
+            rows = self.rollouts(state)
+        except EngineStopped:
+            raise
+        except EngineError as error_in_readout:
+            self.fail(state.unit.question_id, str(error_in_readout))
+            return
+        self.writer.put_rollouts(name, rows)
+        tokens = sum(row.n_tokens for row in rows)
+        self.spent.continuations += len(rows)
+        self.spent.generated_tokens += tokens
+        self.progress.advance(len(rows), tokens)
+
+    def rollouts(self, state: _Open) -> list[Rollout]:
+        """The rows of one unit: each continuation with its answer and where it leaves the base path."""
+        asked, unit = state.asked, state.unit
+        base_ids = asked.base.token_ids
+        drawn = [
+            (group, draw, continuation)
+            for number, group in enumerate(unit.groups)
+            for draw, continuation in enumerate(state.parts[number])
+        ]
+        new_ids = [
+            (() if group.first_token is None else (group.first_token,)) + continuation.token_ids
+            for group, _, continuation in drawn
+        ]
+        # An answer is read from the whole response, base prefix included: late in a response
+        # "The answer is" may already stand there.
+        responses = [base_ids[: unit.start] + ids for ids in new_ids]
+        texts = [self.engine.decode(response) for response in responses]
+        answers = [
+            extract_answer(text, asked.question.choices, c.finish_reason, thinking=asked.thinking)
+            for text, (_, _, c) in zip(texts, drawn, strict=True)
+        ]
+        if self.settings.readout:
+            answers = self.read_out(
+                asked.question, asked.thinking, asked.prompt_ids, responses, texts, answers
+            )
+        return [
+            Rollout(
+                question_id=unit.question_id,
+                start=unit.start,
+                draw=draw,
+                first_token=group.first_token,
+                first_token_p=group.first_token_p,
+                seed=group.seed + draw,
+                outcome=answer.outcome,
+                status=answer.status,
+                diverge_at=divergence(base_ids, unit.start, ids),
+                n_tokens=len(continuation.token_ids),
+                finish_reason=continuation.finish_reason,
+                token_ids=ids if self.settings.keep_ids else None,
+                text=text if self.settings.keep_text else None,
+            )
+            for (group, draw, continuation), ids, text, answer in zip(
+                drawn, new_ids, texts, answers, strict=True
+            )
+        ]
+
+    def read_out(
+        self,
+        question: Question,
+        thinking: bool,
+        prompt_ids: tuple[int, ...],
+        responses: Sequence[tuple[int, ...]],
+        texts: Sequence[str],
+        answers: Sequence[Answer],
+    ) -> list[Answer]:
+        """Answers with those that name no letter read from the model after a closing phrase.
+
+        Where the phrase does not fit the context any more, the answer stays as it is.
+        """
+        letters = readout_candidates(question.choices)
+        candidates = [self.engine.encode(letter)[0] for letter in letters]
+        ends = self.engine.end_ids
+        result = list(answers)
+        asked: list[int] = []
+        prefixes: list[tuple[int, ...]] = []
+        for i, (response, text, answer) in enumerate(zip(responses, texts, answers, strict=True)):
+            if answer.status in WITHOUT_LETTER:
+                phrase = self.engine.encode(closing_phrase(text, thinking=thinking))
+                prefix = (*prompt_ids, *(t for t in response if t not in ends), *phrase)
+                if len(prefix) < self.engine.info.context_length:
+                    asked.append(i)
+                    prefixes.append(prefix)
+        if not asked:
+            return result
+        probabilities = self.engine.choose(prefixes, candidates)
+        self.spent.readouts += len(asked)
+        for i, row in zip(asked, probabilities, strict=True):
+            if row.max() > 0:
+                result[i] = Answer(letters[int(row.argmax())], "readout")
+        return result
+
+
+def divergence(base_ids: Sequence[int], start: int, token_ids: Sequence[int]) -> int | None:
+    """First position at which a continuation from ``start`` leaves the base path.
+
+    Returns:
+        The position of its first token that is not the base path's; ``len(base_ids)`` where it goes on past
+        the end of a base path that was cut off; None where it never leaves. A continuation that stops short
+        (at a token limit, or a stop string) while still on the base path never left it.
+    """
+    for offset, token in enumerate(token_ids):
+        position = start + offset
+        if position >= len(base_ids):
+            return len(base_ids)
+        if token != base_ids[position]:
+            return position
+    return None
