@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +30,8 @@ class Draws:
         outcomes: (n, S) category indices in draw order, -1 where a position has fewer draws.
         diverge_at: (n, S) first position off the base path; ``NEVER``, or ``UNKNOWN`` if not recorded.
         tokens: (n, S) tokens generated for each draw.
+        identity: (n, S) what tells a draw from the others of its position, also across runs of one model: its
+            seed, or in a store without seeds its first token and number.
         forced: (m, 2) position and outcome of each draw that had the base token excluded at first.
         forced_tokens: tokens generated for those.
         categories: K names.
@@ -42,6 +44,7 @@ class Draws:
     outcomes: IntArray
     diverge_at: IntArray
     tokens: IntArray
+    identity: IntArray
     forced: IntArray
     forced_tokens: int
     categories: tuple[str, ...]
@@ -82,22 +85,53 @@ class Draws:
                     f"draws {columns.start} to {columns.stop - 1} of each position are asked for, but some "
                     f"position has only {self.available}: ask for fewer samples or an earlier replicate"
                 )
-        return Draws(
-            self.positions[::every],
-            self.outcomes[::every, columns],
-            self.diverge_at[::every, columns],
-            self.tokens[::every, columns],
-            self.forced,
-            self.forced_tokens,
-            self.categories,
-            self.length,
-            self.step_p,
-            self.base_outcome,
+        return replace(
+            self,
+            positions=self.positions[::every],
+            outcomes=self.outcomes[::every, columns],
+            diverge_at=self.diverge_at[::every, columns],
+            tokens=self.tokens[::every, columns],
+            identity=self.identity[::every, columns],
         )
+
+    def without(self, others: Draws) -> Draws:
+        """These draws less those that are also among ``others``, by position and identity."""
+        keep = np.ones_like(self.outcomes, bool)
+        _, here, there = np.intersect1d(self.positions, others.positions, return_indices=True)
+        for i, j in zip(here, there, strict=True):
+            keep[i] = ~np.isin(self.identity[i], others.identity[j][others.outcomes[j] >= 0])
+        return replace(
+            self, outcomes=np.where(keep, self.outcomes, -1), tokens=np.where(keep, self.tokens, 0)
+        )
+
+    def merged(self, column: IntArray, categories: tuple[str, ...]) -> Draws:
+        """The same draws with category ``k`` become ``column[k]`` of the new categories."""
+        return replace(
+            self,
+            outcomes=np.where(self.outcomes < 0, -1, column[self.outcomes]),
+            forced=np.stack([self.forced[:, 0], column[self.forced[:, 1]]], axis=1),
+            categories=categories,
+            base_outcome=None if self.base_outcome is None else int(column[self.base_outcome]),
+        )
+
+    @property
+    def continuations(self) -> int:
+        """How many continuations these are."""
+        return int((self.outcomes >= 0).sum()) + len(self.forced)
+
+    @property
+    def generated_tokens(self) -> int:
+        """Tokens generated for all of them."""
+        return int(self.tokens.sum()) + self.forced_tokens
 
     def counts(self) -> IntArray:
         """(n, K) outcome counts of the draws at each position."""
         return np.stack([(self.outcomes == k).sum(axis=1) for k in range(len(self.categories))], axis=1)
+
+    def default_grid(self) -> IntArray:
+        """Every token of the base path where its probabilities are all known, else the sampled positions."""
+        known = not np.isnan(self.step_p).any()
+        return np.arange(self.length) if known or not len(self.positions) else self.positions
 
     def observations(self, grid: IntArray) -> Observations:
         """What the smoothers take, to be predicted at the positions ``grid``."""
@@ -141,8 +175,9 @@ class Rows:
     outcomes: IntArray
     diverge_at: IntArray
     tokens: IntArray
+    identity: IntArray
 
-    COLUMNS = ("start", "draw", "first_token", "first_token_p", "outcome", "diverge_at", "n_tokens")
+    COLUMNS = ("start", "draw", "first_token", "first_token_p", "seed", "outcome", "diverge_at", "n_tokens")
 
     @classmethod
     def of(cls, table: pa.Table, categories: tuple[str, ...]) -> Rows:
@@ -155,14 +190,17 @@ class Rows:
         if outcome.null_count:
             strange = pc.unique(table["outcome"].filter(pc.is_null(outcome))).to_pylist()
             raise FpaError(f"rollouts with outcomes {strange}: the question has {', '.join(categories)}")
+        draw, token = _integers(table["draw"], 0), _integers(table["first_token"], -1)
+        seedless = pc.is_null(table["seed"]).to_numpy()
         return cls(
             _integers(table["start"], 0),
-            _integers(table["draw"], 0),
-            _integers(table["first_token"], -1),
+            draw,
+            token,
             pc.fill_null(table["first_token_p"], 1.0).to_numpy(),
             _integers(outcome, 0),
             _integers(table["diverge_at"], NEVER),
             _integers(table["n_tokens"], 0),
+            np.where(seedless, ((token + 1) << 32) + draw, _integers(table["seed"], 0)),
         )
 
     def __len__(self) -> int:

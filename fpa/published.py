@@ -174,7 +174,7 @@ class _Record:
         return Question(self.question_id, meta["question"], tuple(meta["choices"]), meta["answer_letter"])
 
     def base(self) -> BasePath:
-        base = self.data["base"]
+        base, meta = self.data["base"], self.data["meta"]
         texts = decode_pieces(base["token_texts"])
         unknown = Distribution(np.zeros(0, np.int32), np.zeros(0), math.nan, math.nan, math.nan)
         distributions = [unknown] * len(base["gen_ids"])
@@ -183,7 +183,9 @@ class _Record:
             p = np.array([b["tok_p"] for b in ranked])
             ids = np.array([b["tok_id"] for b in ranked], np.int32)
             distributions[t] = Distribution(ids, p, max(0.0, 1.0 - float(p.sum())), math.nan, math.nan)
-        said = extract_answer("".join(texts), self.data["meta"]["choices"], base["finish_reason"])
+        said = extract_answer(
+            "".join(texts), meta["choices"], base["finish_reason"], thinking=bool(meta.get("reasoning"))
+        )
         if said.status != "parsed":
             said = Answer(OTHER, said.status)
         return BasePath(

@@ -151,6 +151,14 @@ class Run:
             self._last = question_id, self._load_draws(question_id)
         return self._last[1]
 
+    def same_streams(self, other: Run) -> bool:
+        """Whether draws of equal identity in both runs are the same: of one model, or one released store."""
+        mine, others = self.manifest["engine"], other.manifest["engine"]
+        if mine is None or others is None:
+            same = [self.config.get(k) == other.config.get(k) for k in ("track", "model")]
+            return mine is others and all(same)
+        return mine.get("fingerprint") == others.get("fingerprint")
+
     def observations(
         self,
         question_id: str,
@@ -266,6 +274,7 @@ class Run:
             padded([r.outcomes for r in kept], -1),
             diverge_at if told else np.full_like(diverge_at, UNKNOWN),
             padded([r.tokens for r in kept], 0),
+            padded([r.identity for r in kept], 0),
             np.concatenate(forced),
             forced_tokens,
             categories,
