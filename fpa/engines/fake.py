@@ -89,7 +89,7 @@ class FakeEngine:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without the tokens that begin and end a turn."""
-        return "".join(VOCABULARY[i] for i in token_ids if i > END)
+        return "".join(VOCABULARY[i] if i < len(VOCABULARY) else " ?" for i in token_ids if i > END)
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The text each token adds."""

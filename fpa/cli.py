@@ -1,0 +1,512 @@
+"""The command line: every command, thin, no logic."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fpa.errors import FpaError, UsageError
+
+app = typer.Typer(
+    name="fpa",
+    help="Forking Paths Analysis: how a language model's answer settles along its greedy response.\n\n"
+    "Start with `fpa demo`. Then `fpa collect` your own questions, `fpa smooth` and `fpa forks` the run.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Samples = Annotated[int | None, typer.Option(help="Use the first S draws of each position; all by default.")]
+Every = Annotated[int, typer.Option(min=1, help="Use every N-th of the sampled positions.")]
+Method = Annotated[str, typer.Option(help="Smoother, such as raw, kernel, segment, full.")]
+Threshold = Annotated[float, typer.Option(help="Least total variation of a fork.")]
+
+
+def version(show: bool) -> None:
+    """Print the version and stop."""
+    if show:
+        from importlib.metadata import version as of
+
+        typer.echo(f"fpa {of('fpa')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every command (``--debug`` is read by ``main``, wherever it stands)."""
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the run, the figure and the report.")] = Path(
+        "demo"
+    ),
+    questions: Annotated[int, typer.Option(min=1, help="How many of the shipped questions.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """The whole pipeline on the embedded model, in minutes: collect, smooth, score, draw, report."""
+    from fpa.demo import demo as run_demo
+    from fpa.demo import score_view
+    from fpa.engines import load_engine
+    from fpa.progress import CollectProgress
+
+    with CollectProgress(err) as progress, interruptible(folder):
+        made = run_demo(lambda: load_engine("llamacpp", "demo"), folder, progress, questions)
+    if as_json:
+        emit({"run": made.run, "figure": made.figure, "report": made.report, "scores": records(made.scores)})
+    else:
+        if made.scores is not None:
+            show(score_view(made.scores), "against the shipped reference (S=200, every token)")
+        say(f"run     {made.run}\nfigure  {made.figure}\nreport  {made.report}")
+    stop_on_failures(made.summary.failures)
+
+
+@app.command()
+def collect(
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="The run directory; an unfinished one is resumed.")
+    ] = None,
+    questions: Annotated[
+        str, typer.Option(help="demo, tinymmlu, or a JSONL, CSV or Parquet file.")
+    ] = "demo",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many questions.")] = None,
+    model: Annotated[str, typer.Option(help="demo, or the model as the engine names it (a GGUF file).")] = "demo",
+    engine: Annotated[str, typer.Option(help="llamacpp (embedded), or another engine.")] = "llamacpp",
+    strategy: Annotated[str, typer.Option(help="grid: free continuations. branches: each likely token.")] = "grid",
+    every: Annotated[int, typer.Option(help="N: resample at every N-th token or sentence.")] = 1,
+    unit: Annotated[str, typer.Option(help="token or sentence.")] = "token",
+    samples: Annotated[int, typer.Option(help="S: continuations per position.")] = 20,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    base_tokens: Annotated[int, typer.Option(help="Most tokens of a base path.")] = 400,
+    rollout_tokens: Annotated[int, typer.Option(help="Most new tokens of a continuation.")] = 400,
+    stop: Annotated[list[str] | None, typer.Option(help="A string that ends a continuation; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Another seed gives other draws.")] = 0,
+    top_k: Annotated[int, typer.Option(help="branches: likeliest next tokens to consider.")] = 10,
+    min_p: Annotated[float, typer.Option(help="branches: least probability of a next token.")] = 0.05,
+    readout: Annotated[
+        bool, typer.Option(help="Read the answer from the model where a response names none.")
+    ] = True,
+    prompt: Annotated[
+        str | None, typer.Option(help="Style of the prompt: published, plain, demo (default for the demo model).")
+    ] = None,
+    keep_text: Annotated[bool, typer.Option("--keep-text", help="Store each continuation's text.")] = False,
+    keep_ids: Annotated[bool, typer.Option("--keep-ids", help="Store each continuation's token ids.")] = False,
+    context: Annotated[int | None, typer.Option(help="Tokens of context per sequence.")] = None,
+    parallel: Annotated[int | None, typer.Option(help="Continuations generated at once.")] = None,
+    threads: Annotated[int | None, typer.Option(help="llamacpp: CPU threads.")] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(help="llamacpp: a Jinja file in place of the model's template.")
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="llamacpp: the same seeds give the same ids, at lower speed.")
+    ] = False,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Say what it would cost, after a short probe, and stop.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Collect rollouts into a run directory; the same command again resumes it.
+
+    Example: `fpa collect --questions mine.jsonl --every 4 --samples 30 --out runs/mine`
+    """
+    from fpa.collect import collect as run_collect
+    from fpa.engines import load_engine
+    from fpa.plan import plan
+    from fpa.progress import CollectProgress
+    from fpa.questions import load_questions
+    from fpa.settings import Settings
+
+    if folder is None and not plan_only:
+        raise UsageError("--out is missing: name the folder for the run (or ask for --plan)")
+    settings = Settings(
+        strategy=strategy, every=every, unit=unit, samples=samples, temperature=temperature,
+        base_tokens=base_tokens, rollout_tokens=rollout_tokens, stop=tuple(stop or ()), seed=seed,
+        top_k=top_k, min_p=min_p, readout=readout, prompt=prompt or ("demo" if model == "demo" else "published"),
+        keep_text=keep_text, keep_ids=keep_ids,
+    )  # fmt: skip
+    question_set = load_questions(questions, limit=limit)
+    given = {"context": context, "parallel": parallel, "threads": threads}
+    engine_options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    if chat_template is not None:
+        engine_options["chat_template"] = read_text(chat_template)
+    if deterministic:
+        engine_options["deterministic"] = True
+    with load_engine(engine, model, **engine_options) as loaded:
+        if plan_only:
+            show_plan(plan(settings, loaded, question_set), as_json)
+            return
+        assert folder is not None
+        with CollectProgress(err) as progress, interruptible(folder):
+            summary = run_collect(settings, loaded, question_set, folder, progress)
+    spent = summary.spent
+    if as_json:
+        emit({"run": summary.path, "spent": vars(spent), "failures": summary.failures})
+    else:
+        say(
+            f"{summary.path}: {spent.continuations} continuations, {spent.generated_tokens:,} tokens "
+            f"in {spent.seconds:.0f} s"
+        )
+    stop_on_failures(summary.failures)
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="Folder with released rollouts (*.json.gz).")],
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the runs, one per track and S.")],
+    as_json: Json = False,
+) -> None:
+    """Import the published rollout stores into run directories."""
+    from fpa.published import import_published
+
+    report = import_published(source, folder)
+    if as_json:
+        emit(report)
+    else:
+        for path, records_read in report.runs.items():
+            say(f"{path}: {records_read} records")
+    for file, reason in report.skipped.items():
+        err.print(f"skipped {file}: {reason}", markup=False, soft_wrap=True)
+    if report.skipped:
+        raise typer.Exit(1)
+
+
+@app.command()
+def smooth(
+    run: RunPath,
+    method: Method = "full",
+    samples: Samples = None,
+    every: Every = 1,
+    replicate: Annotated[int, typer.Option(min=0, help="Which set of S draws.")] = 0,
+    cost: Annotated[str | None, typer.Option(help="full: multinomial, logit_linear or l2; tuned if absent.")] = None,
+    penalty: Annotated[float | None, typer.Option(help="full, segment: penalty per segment.")] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="full, kernel: width of the kernel in tokens.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Smooth every question's curve and write RUN/curves/METHOD.parquet (p, and a 90 % band)."""
+    from fpa.curves import Smoothed, smooth_run
+    from fpa.run import open_run
+
+    given = {"cost": cost, "penalty": penalty, "bandwidth": bandwidth}
+    rows: list[dict[str, Any]] = []
+
+    def keep(smoothed: Smoothed) -> None:
+        rows.append(
+            {
+                "question": smoothed.question_id,
+                "tokens": len(smoothed.observations.grid),
+                "sampled": len(smoothed.observations.positions),
+                "segments": len(smoothed.fit.breakpoints),
+                "hyperparameters": smoothed.fit.hyperparameters,
+                "half_width": float((smoothed.hi - smoothed.lo).mean() / 2),
+            }
+        )
+
+    opened = open_run(run)
+    fixed = {k: v for k, v in given.items() if v is not None} or None
+    name = smooth_run(opened, method, samples, every, replicate, fixed, keep)
+    written = opened.path / "curves" / f"{name}.parquet"
+    if as_json:
+        emit({"curves": written, "questions": rows})
+        return
+    table = Table(*("question", "tokens", "sampled", "segments", "hyper-parameters", "±band"), box=None)
+    for row in rows:
+        chosen = ", ".join(f"{k} {_short(v)}" for k, v in row["hyperparameters"].items())
+        table.add_row(
+            row["question"], str(row["tokens"]), str(row["sampled"]), str(row["segments"]), chosen,
+            f"{row['half_width']:.3f}",
+        )  # fmt: skip
+    out.print(table)
+    say(f"curves  {written}")
+
+
+@app.command()
+def forks(
+    run: RunPath,
+    method: Method = "full",
+    threshold: Threshold = 0.15,
+    samples: Samples = None,
+    every: Every = 1,
+    as_json: Json = False,
+) -> None:
+    """The forking tokens of every question, in context; writes RUN/forks/METHOD.parquet."""
+    import pandas as pd
+
+    from fpa.curves import collected, curve_name, fork_table, smooth_question
+    from fpa.run import open_run
+
+    opened = open_run(run)
+    tables = [
+        fork_table(opened, smooth_question(opened, q, method, samples, every), threshold)
+        for q in collected(opened)
+    ]
+    found = pd.concat(tables, ignore_index=True)
+    written = opened.save_forks(curve_name(method, samples, every), found)
+    if as_json:
+        emit({"forks": written, "found": records(found)})
+        return
+    table = Table("question", "t", "token in context", "change", "outcome", "instead", box=None)
+    for row in found.itertuples():
+        instead = run_tokens(opened, row.question_id, row.alternatives)
+        table.add_row(
+            row.question_id, str(row.t), _plain(row.context), f"{row.tv:.2f}",
+            f"{row.before} {row.p_before:.0%} → {row.after} {row.p_after:.0%}", _plain(instead),
+        )  # fmt: skip
+    out.print(table if len(found) else f"no change of {threshold} or more")
+    say(f"forks  {written}")
+
+
+@app.command()
+def score(
+    run: RunPath,
+    reference: Annotated[
+        Path | None, typer.Option(help="A densely sampled run; by default the same run's other draws.")
+    ] = None,
+    samples: Annotated[list[int] | None, typer.Option(help="S, repeatable.")] = None,
+    every: Annotated[list[int] | None, typer.Option(help="N, repeatable.")] = None,
+    replicates: Annotated[int, typer.Option(min=1, help="Disjoint sets of draws per question.")] = 4,
+    method: Annotated[list[str] | None, typer.Option(help="Smoothers, repeatable.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    folder: Annotated[Path | None, typer.Option("--out", help="Also write the table to this Parquet file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Score smoothers against a reference: error, likelihood, coverage, forks, and the price of each cell."""
+    from fpa.run import open_run
+    from fpa.score import score as run_score
+
+    table = run_score(
+        open_run(run),
+        None if reference is None else open_run(reference),
+        samples=samples or None,
+        every=tuple(every or (1,)),
+        replicates=replicates,
+        methods=tuple(method or ("raw", "full")),
+        workers=workers,
+    )
+    if folder is not None:
+        write_parquet(table, folder)
+    if as_json:
+        emit(records(table))
+        return
+    columns = {
+        "method": "method", "samples": "S", "every": "N", "tv": "TV", "tv_jump@0.15": "TV at forks",
+        "heldout_loglik": "log-lik.", "coverage": "covers", "coverage_predictive": "covers (pred.)",
+        "multiplier": "multiplier", "s_eff": "S_eff", "s_eff_se": "±", "fork_f1@0.15": "fork F1",
+        "continuations": "continuations", "generated_tokens": "tokens",
+    }  # fmt: skip
+    show(table[[c for c in columns if c in table]].rename(columns=columns))
+
+
+@app.command()
+def plot(
+    run: RunPath,
+    question: Annotated[str, typer.Argument(help="A question id.")],
+    method: Method = "full",
+    reference: Annotated[Path | None, typer.Option(help="A densely sampled run to show beside it.")] = None,
+    threshold: Threshold = 0.15,
+    samples: Samples = None,
+    every: Every = 1,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="A .pdf, .svg or .png file; QUESTION.pdf by default.")
+    ] = None,
+) -> None:
+    """Draw one question: outcome curves with bands, raw shares, forks and a reference."""
+    from fpa.curves import fork_table, smooth_question
+    from fpa.plot import Panel, Reference, draw, save
+    from fpa.run import open_run
+
+    opened = open_run(run)
+    smoothed = smooth_question(opened, question, method, samples, every)
+    found = fork_table(opened, smoothed, threshold)
+    dense = None
+    if reference is not None:
+        positions, curve, _ = open_run(reference).curve(question)
+        dense = Reference(positions, curve, "reference")
+    target = folder or Path(f"{question.replace('/', '_')}.pdf")
+    if target.suffix not in (".pdf", ".svg", ".png"):
+        raise UsageError(f"--out must end in .pdf, .svg or .png, got {target}")
+    marks = list(zip(found["t"], found["token_text"], strict=True))
+    save(draw([Panel(smoothed, marks, dense, question, opened.question(question).answer)]), target)
+    say(str(target))
+
+
+# --- printing and errors
+
+
+def say(text: str) -> None:
+    """Plain text on standard output, never wrapped or styled."""
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def emit(value: Any) -> None:
+    """One JSON document on standard output; NaN and infinities become null."""
+    from fpa.store import plain
+
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def records(table: Any) -> Any:
+    """A data frame as plain rows; None stays None."""
+    return None if table is None else table.to_dict("records")
+
+
+def show(frame: Any, title: str | None = None) -> None:
+    """A data frame as a table."""
+    table = Table(*frame.columns, box=None, title=title, title_justify="left")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(_plain(_short(value)) for value in row))
+    out.print(table)
+
+
+def show_plan(planned: Any, as_json: bool) -> None:
+    """The plan as lines or JSON."""
+    from fpa.plan import lasts
+
+    if as_json:
+        emit(planned)
+        return
+    say(
+        f"questions       {planned.questions} (probed {planned.probed})\n"
+        f"base path       {planned.mean_base_tokens:.0f} tokens on average\n"
+        f"positions       {planned.positions:,}\n"
+        f"continuations   {planned.continuations:,} of {planned.mean_continuation_tokens:.0f} tokens on average\n"
+        f"tokens          {planned.generated_tokens:,}\n"
+        f"time            about {lasts(planned.seconds)} at {planned.tokens_per_second:,.0f} tokens/s"
+    )
+
+
+def run_tokens(run: Any, question_id: str, alternatives: Any) -> str:
+    """Alternatives of a fork in one line: token ids, or their texts where rollouts tell them."""
+    return ", ".join(f"#{token} {p:.0%}" for token, p in alternatives)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        if value != value:
+            return "–"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def _plain(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text.replace("\n", "⏎"))
+
+
+def read_text(path: Path) -> str:
+    """A text file that the user named."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def write_parquet(table: Any, path: Path) -> None:
+    """Write a table whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        table.to_parquet(temporary, index=False)
+        temporary.replace(path)
+    except OSError as error:
+        raise FpaError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def stop_on_failures(failures: dict[str, str]) -> None:
+    """Exit with 1 when some questions failed; each was named when it did."""
+    if failures:
+        err.print(
+            f"{len(failures)} question{'s' * (len(failures) > 1)} failed: {', '.join(list(failures)[:5])}; "
+            "run the same command again to retry",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(1)
+
+
+class interruptible:
+    """Ctrl-C and SIGTERM end a collection with a line that says how to go on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            err.print(
+                f"stopped; what was finished is in {self.folder}: run the same command again to resume",
+                markup=False,
+                soft_wrap=True,
+            )
+
+
+def main() -> None:
+    """Run the command line; errors become one line on standard error and an exit code."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    if debug:
+        arguments = [a for a in arguments if a != "--debug"]
+    try:
+        code = app(args=arguments, prog_name="fpa", standalone_mode=False)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except UsageError as error:
+        code = _fail(str(error), 2, debug)
+    except FpaError as error:
+        code = _fail(str(error), 1, debug)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # wrong usage, by whichever click typer is built on
+            code = _usage(error)
+        elif type(error).__name__ == "Abort":
+            code = 130
+        elif debug:
+            raise
+        else:
+            code = _fail(
+                f"unexpected {type(error).__name__}: {error}; run again with --debug for the details", 1
+            )
+    sys.stdout.flush()
+    # Threads that still wait for the engine must not hold the process back.
+    if code == 130:
+        os._exit(code)
+    sys.exit(code)
+
+
+def _usage(error: Any) -> int:
+    """One line for a mistake on the command line; the help itself where no command was given."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return 2  # typer has shown the help
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "fpa"
+    return _fail(f"{command}: {error.format_message()} (see {command} --help)", 2)
+
+
+def _fail(message: str, code: int, debug: bool = False) -> int:
+    if debug:
+        err.print_exception()
+    err.print(f"error: {message}", markup=False, soft_wrap=True)
+    return code

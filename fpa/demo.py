@@ -1,0 +1,135 @@
+"""``fpa demo``: the whole pipeline on the embedded model, from questions to a figure and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from fpa.collect import Progress, Summary, collect
+from fpa.curves import Smoothed, curve_table, fork_table, smooth_question
+from fpa.data import data_path
+from fpa.engines.base import Engine
+from fpa.plot import Panel, Reference, draw, save
+from fpa.questions import load_questions
+from fpa.report import QuestionReport, write_report
+from fpa.run import Run, open_run
+from fpa.score import score
+from fpa.settings import Settings
+
+METHOD = "full"
+QUESTIONS = 3
+SETTINGS = Settings(
+    every=4, samples=20, temperature=1.0, base_tokens=96, rollout_tokens=96, prompt="demo", keep_text=True
+)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo made."""
+
+    summary: Summary
+    run: Path
+    figure: Path
+    report: Path
+    scores: pd.DataFrame | None
+
+
+def reference_settings() -> Settings:
+    """How the shipped reference was collected: every token, S=200, other seeds than the demo's."""
+    return replace(SETTINGS, every=1, samples=200, seed=1, keep_text=False)
+
+
+def demo(
+    engine_of: Callable[[], Engine], out: Path, progress: Progress | None = None, questions: int = QUESTIONS
+) -> Demo:
+    """Collect the demo questions, smooth, score against the shipped S=200 reference, draw, report.
+
+    ``engine_of`` loads the engine; it is called only when rollouts are missing.
+    """
+    question_set = load_questions("demo", limit=questions)
+    with engine_of() as engine:
+        summary = collect(SETTINGS, engine, question_set, out / "run", progress)
+    run = open_run(out / "run")
+    reference = open_run(data_path("reference"))
+    smoothed = {q: smooth_question(run, q, METHOD) for q in run.collected_ids}
+    run.save_curves(METHOD, pd.concat([curve_table(s) for s in smoothed.values()], ignore_index=True))
+    forks = {q: fork_table(run, s) for q, s in smoothed.items()}
+    run.save_forks(METHOD, pd.concat(list(forks.values()), ignore_index=True))
+
+    # The base path can differ where another processor rounds otherwise: then there is nothing to compare with.
+    comparable = [q for q in smoothed if _same_base(run, reference, q)]
+    scores = None
+    if comparable:
+        scores = score(
+            run, reference, samples=[SETTINGS.samples], methods=("raw", METHOD), questions=comparable
+        )
+    figure = out / "demo.png"
+    panels = [
+        _panel(run, s, forks[q], reference if q in comparable else None) for q, s in smoothed.items()
+    ]
+    save(draw(panels), figure)
+    report = out / "report.html"
+    write_report(
+        report,
+        "Forking paths of a small model",
+        f"{run.manifest['engine']['model']}, {len(smoothed)} questions, {SETTINGS.samples} continuations "
+        f"from every {SETTINGS.every}th token, smoothed with the Full Model.",
+        figure,
+        [_question_report(run, q, forks[q]) for q in smoothed],
+        None if scores is None else score_view(scores),
+        "Against the shipped reference: 200 continuations from every token, other seeds. "
+        "TV is the mean total variation (lower is better).",
+    )
+    return Demo(summary, run.path, figure, report, scores)
+
+
+def score_view(scores: pd.DataFrame) -> pd.DataFrame:
+    """The few columns of a score table that a reader wants first, as text."""
+    return pd.DataFrame(
+        {
+            "method": scores["method"],
+            "TV": scores["tv"].map("{:.3f}".format),
+            "log-likelihood": scores["heldout_loglik"].map("{:.3f}".format),
+            "band covers": scores["coverage_predictive"].map("{:.0%}".format),
+            "continuations": scores["continuations"].map("{:.0f}".format),
+            "tokens": scores["generated_tokens"].map("{:.0f}".format),
+        }
+    )
+
+
+def _same_base(run: Run, reference: Run, question_id: str) -> bool:
+    if question_id not in reference.collected_ids:
+        return False
+    return run.base(question_id).token_ids == reference.base(question_id).token_ids
+
+
+def _panel(run: Run, smoothed: Smoothed, forks: pd.DataFrame, reference: Run | None) -> Panel:
+    question = run.question(smoothed.question_id)
+    dense = None
+    if reference is not None:
+        positions, curve, _ = reference.curve(smoothed.question_id)
+        dense = Reference(positions, curve, f"reference, S={reference.config['samples']}")
+    return Panel(
+        smoothed,
+        list(zip(forks["t"], forks["token_text"], strict=True)),
+        dense,
+        smoothed.question_id,
+        question.answer,
+    )
+
+
+def _question_report(run: Run, question_id: str, forks: pd.DataFrame) -> QuestionReport:
+    question, base = run.question(question_id), run.base(question_id)
+    at = set(forks["t"])
+    return QuestionReport(
+        title=question_id,
+        text=question.question,
+        choices=[f"{c}) {text}" for c, text in zip(question.categories, question.choices, strict=False)],
+        answer=question.answer,
+        outcome=base.answer.outcome,
+        tokens=[(text, t in at) for t, text in enumerate(base.token_texts)],
+        forks=forks.to_dict("records"),
+    )
