@@ -1,0 +1,377 @@
+"use strict";
+// The plot of one question: outcome curves with bands, where they change, and the model's entropy, on one axis.
+// All colours are attributes, so that the drawing can be saved as it is.
+(() => {
+  const { s, colour, percent, visible } = window.fpa;
+  const MARGIN = { left: 46, right: 26, top: 30 };
+  const TRACK = 38;
+  const GAP = 22;
+  const AXIS = 36;
+  const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
+
+  const inks = () =>
+    window.fpa.theme.dark()
+      ? { text: "#e8eaed", soft: "#a4acb8", line: "#2c333d", paper: "#14181d", fork: "#f07c2c", entropy: "#a4acb8" }
+      : { text: "#1b1f24", soft: "#59626e", line: "#e3e6ea", paper: "#ffffff", fork: "#c24f00", entropy: "#6b7480" };
+
+  function ticks(low, high, wanted) {
+    const rough = Math.max(1, (high - low) / wanted);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((m) => m * power).find((v) => v >= rough);
+    const values = [];
+    for (let v = Math.ceil(low / step) * step; v <= high + 1e-9; v += step) values.push(v);
+    return values;
+  }
+
+  const path = (points) =>
+    points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+
+  class Chart {
+    /**
+     * @param host element to draw into
+     * @param on {hover(t or null), select(t), zoom([from, to] or null)}
+     */
+    constructor(host, on) {
+      this.host = host;
+      this.on = on;
+      this.svg = s("svg", { class: "plot", xmlns: "http://www.w3.org/2000/svg", "font-family": FONT });
+      host.append(this.svg);
+      this.svg.addEventListener("pointermove", (event) => this.move(event));
+      this.svg.addEventListener("pointerleave", () => this.on.hover(null));
+      this.svg.addEventListener("pointerdown", (event) => this.press(event));
+      this.svg.addEventListener("pointerup", (event) => this.release(event));
+      this.svg.addEventListener("pointercancel", () => this.drop());
+      this.svg.addEventListener("dblclick", () => this.on.zoom(null));
+      this.watch = new ResizeObserver(() => this.model && this.render(this.model));
+      this.watch.observe(host);
+    }
+
+    close() {
+      this.watch.disconnect();
+    }
+
+    x(position) {
+      const [from, to] = this.model.range;
+      return MARGIN.left + ((position - from) / (to - from)) * this.inner;
+    }
+
+    token(event) {
+      const [from, to] = this.model.range;
+      const offset = event.clientX - this.svg.getBoundingClientRect().left - MARGIN.left;
+      const t = Math.floor(from + (offset / this.inner) * (to - from));
+      return Math.min(Math.max(t, from), Math.min(to, this.model.length) - 1);
+    }
+
+    move(event) {
+      if (!this.model || !this.model.length) return;
+      const t = this.token(event);
+      if (this.pressed !== undefined && event.buttons) this.span(this.pressed, t);
+      this.on.hover(t);
+    }
+
+    press(event) {
+      if (event.button || !this.model.length || event.pointerType === "touch") return;
+      this.pressed = this.token(event);
+      this.pressedAt = event.clientX;
+    }
+
+    release(event) {
+      const began = this.pressed;
+      const dragged = began !== undefined && Math.abs(event.clientX - this.pressedAt) > 8;
+      this.drop();
+      if (!this.model.length) return;
+      const t = this.token(event);
+      if (dragged && Math.abs(t - began) >= 4) this.on.zoom([Math.min(t, began), Math.max(t, began) + 1]);
+      else this.on.select(t);
+    }
+
+    drop() {
+      this.pressed = undefined;
+      if (this.brush) this.brush.setAttribute("visibility", "hidden");
+    }
+
+    span(a, b) {
+      const [low, high] = [this.x(Math.min(a, b)), this.x(Math.max(a, b) + 1)];
+      this.brush.setAttribute("x", low);
+      this.brush.setAttribute("width", high - low);
+      this.brush.setAttribute("visibility", "visible");
+    }
+
+    /**
+     * @param model {length, range, categories, hidden (Set), focus {places, p, lo, hi} or null,
+     *   overlays [{places, p, kind}], sampled, forks [{x, from, to, size, text}], change [{from, to, value}],
+     *   changeName, entropy, entropyName, stacked, height, level}
+     */
+    render(model) {
+      this.model = model;
+      this.ink = inks();
+      const width = Math.max(280, Math.floor(this.host.clientWidth));
+      this.inner = width - MARGIN.left - MARGIN.right;
+      this.tall = model.height;
+      const tracks = 2 * (TRACK + GAP);
+      this.height = MARGIN.top + this.tall + tracks + AXIS;
+      this.svg.replaceChildren();
+      this.svg.setAttribute("width", width);
+      this.svg.setAttribute("height", this.height);
+      this.svg.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
+      this.svg.append(
+        s("clipPath", { id: "inside" }, s("rect", { x: MARGIN.left - 1, y: 0, width: this.inner + 2, height: this.height })),
+      );
+      this.cursorAt = this.svg.appendChild(s("rect", { fill: this.ink.text, "fill-opacity": 0.1, y: MARGIN.top, height: this.height - MARGIN.top - AXIS, visibility: "hidden" }));
+      this.pinAt = this.svg.appendChild(s("rect", { fill: this.ink.text, "fill-opacity": 0.2, y: MARGIN.top, height: this.height - MARGIN.top - AXIS, visibility: "hidden" }));
+      this.axes(width);
+      const inside = this.svg.appendChild(s("g", { "clip-path": "url(#inside)" }));
+      if (model.focus) {
+        if (model.stacked) this.areas(inside);
+        else this.lines(inside);
+      }
+      this.rug(inside);
+      this.changes(inside);
+      this.entropies(inside);
+      this.forks(inside);
+      if (model.focus) this.ends();
+      this.dots = this.svg.appendChild(s("g", {}));
+      this.brush = this.svg.appendChild(s("rect", { fill: this.ink.fork, "fill-opacity": 0.15, y: MARGIN.top, height: this.height - MARGIN.top - AXIS, visibility: "hidden" }));
+      this.cursor(this.hovered ?? null, this.pinned ?? null);
+    }
+
+    y(p) {
+      return MARGIN.top + (1 - p) * this.tall;
+    }
+
+    axes(width) {
+      const { line, soft, text } = this.ink;
+      const [from, to] = this.model.range;
+      const right = MARGIN.left + this.inner;
+      for (const p of [0, 0.25, 0.5, 0.75, 1]) {
+        this.svg.append(
+          s("line", { x1: MARGIN.left, x2: right, y1: this.y(p), y2: this.y(p), stroke: line }),
+          s("text", { x: MARGIN.left - 8, y: this.y(p) + 4, "text-anchor": "end", "font-size": 11, fill: soft }, `${100 * p} %`),
+        );
+      }
+      const bottom = this.height - AXIS;
+      for (const v of ticks(from, to, this.inner / 90))
+        this.svg.append(
+          s("line", { x1: this.x(v), x2: this.x(v), y1: bottom, y2: bottom + 4, stroke: soft }),
+          s("text", { x: this.x(v), y: bottom + 16, "text-anchor": "middle", "font-size": 11, fill: soft }, String(v)),
+        );
+      this.svg.append(
+        s("line", { x1: MARGIN.left, x2: right, y1: bottom, y2: bottom, stroke: soft, "stroke-opacity": 0.5 }),
+        s("text", { x: MARGIN.left + this.inner / 2, y: this.height - 5, "text-anchor": "middle", "font-size": 11, fill: soft }, "token position"),
+        s("text", { x: 4, y: 12, "font-size": 12, "font-weight": 600, fill: text }, "Answer"),
+      );
+    }
+
+    visibleCategories() {
+      return this.model.categories.map((_, k) => k).filter((k) => !this.model.hidden.has(k));
+    }
+
+    lines(group) {
+      const { focus, overlays, categories } = this.model;
+      for (const k of this.visibleCategories()) {
+        const c = colour(categories, k);
+        if (focus.lo) {
+          const upper = focus.places.map((t, i) => [this.x(t), this.y(focus.hi[k][i])]);
+          const lower = focus.places.map((t, i) => [this.x(t), this.y(focus.lo[k][i])]).reverse();
+          group.append(s("path", { class: "band", d: `${path([...upper, ...lower])}Z`, fill: c, "fill-opacity": 0.16 }));
+        }
+      }
+      for (const overlay of overlays)
+        for (const k of this.visibleCategories()) this.overlay(group, overlay, k, colour(categories, k));
+      for (const k of this.visibleCategories()) {
+        const points = focus.places.map((t, i) => [this.x(t), this.y(focus.p[k][i])]);
+        group.append(
+          s("path", { class: "curve", d: path(points), fill: "none", stroke: colour(categories, k), "stroke-width": 2.2, "stroke-linejoin": "round", "stroke-linecap": "round" }),
+        );
+        if (points.length === 1) group.append(s("circle", { cx: points[0][0], cy: points[0][1], r: 4, fill: colour(categories, k) }));
+      }
+    }
+
+    overlay(group, overlay, k, c) {
+      const points = overlay.places.map((t, i) => [this.x(t), this.y(overlay.p[k][i])]);
+      if (overlay.kind === "dots") {
+        const radius = this.inner / Math.max(1, (this.model.range[1] - this.model.range[0]) * (overlay.density || 1)) > 5 ? 2 : 1.3;
+        // One path of round dots of no length: thousands of them stay light.
+        const d = points.map(([x, y]) => `M${x.toFixed(1)} ${y.toFixed(1)}h0`).join("");
+        group.append(s("path", { class: "overlay", d, stroke: c, "stroke-width": 2 * radius, "stroke-linecap": "round", "stroke-opacity": 0.55, fill: "none" }));
+        return;
+      }
+      const dash = { dashes: "7 4", dots: "", reference: "1.5 3.5", dashdot: "9 3 2 3" }[overlay.kind];
+      group.append(
+        s("path", { class: "overlay", d: path(points), fill: "none", stroke: c, "stroke-width": overlay.kind === "reference" ? 2 : 1.4, "stroke-dasharray": dash, "stroke-linecap": "round", "stroke-opacity": overlay.kind === "reference" ? 0.9 : 0.8 }),
+      );
+    }
+
+    areas(group) {
+      const { focus, categories } = this.model;
+      const shown = this.visibleCategories();
+      const total = focus.places.map(() => 0);
+      for (const k of shown) {
+        const lower = focus.places.map((t, i) => [this.x(t), this.y(total[i])]);
+        focus.places.forEach((_, i) => (total[i] = Math.min(1, total[i] + focus.p[k][i])));
+        const upper = focus.places.map((t, i) => [this.x(t), this.y(total[i])]);
+        group.append(
+          s("path", { class: "curve", d: `${path([...upper, ...lower.reverse()])}Z`, fill: colour(categories, k), "fill-opacity": 0.78, stroke: this.ink.paper, "stroke-width": 0.8 }),
+        );
+      }
+    }
+
+    /** Ticks under the curves where continuations were started. */
+    rug(group) {
+      const [from, to] = this.model.range;
+      const shown = this.model.sampled.filter((t) => t >= from && t <= to);
+      const d = shown.map((t) => `M${this.x(t).toFixed(1)} ${this.y(0) + 2}v4`).join("");
+      group.append(s("path", { d, stroke: this.ink.soft, "stroke-opacity": shown.length > 250 ? 0.35 : 0.8, fill: "none" }));
+    }
+
+    track(row, title) {
+      const top = MARGIN.top + this.tall + GAP + row * (TRACK + GAP);
+      this.svg.append(
+        s("line", { x1: MARGIN.left, x2: MARGIN.left + this.inner, y1: top + TRACK, y2: top + TRACK, stroke: this.ink.line }),
+        s("text", { x: MARGIN.left, y: top - 5, "font-size": 11, fill: this.ink.soft }, title),
+      );
+      return top;
+    }
+
+    scaleEnd(top, value) {
+      this.svg.append(
+        s("text", { x: MARGIN.left - 8, y: top + 9, "text-anchor": "end", "font-size": 10, fill: this.ink.soft }, value),
+        s("text", { x: MARGIN.left - 8, y: top + TRACK + 2, "text-anchor": "end", "font-size": 10, fill: this.ink.soft }, "0"),
+      );
+    }
+
+    changes(group) {
+      const top = this.track(0, this.model.changeName);
+      if (this.model.change.length) this.scaleEnd(top, "1");
+      const [from, to] = this.model.range;
+      const d = this.model.change
+        .filter((c) => c.value > 0.004 && c.to > from && c.from < to)
+        .map((c) => {
+          const x = this.x(c.from);
+          const wide = Math.max(1.5, this.x(c.to) - x - 0.5);
+          return `M${x.toFixed(1)} ${top + TRACK}v${(-c.value * TRACK).toFixed(1)}h${wide.toFixed(1)}V${top + TRACK}Z`;
+        })
+        .join("");
+      group.append(s("path", { class: "change", d, fill: this.ink.fork }));
+    }
+
+    entropies(group) {
+      const known = this.model.entropy.filter((v) => v !== null);
+      const top = this.track(1, known.length ? this.model.entropyName : "Entropy: not recorded");
+      if (!known.length) return;
+      const most = Math.max(1, ...known);
+      this.scaleEnd(top, most >= 10 ? most.toFixed(0) : most.toFixed(1));
+      const [from, to] = this.model.range;
+      const wide = this.inner / (to - from);
+      let d = "";
+      this.model.entropy.forEach((v, t) => {
+        if (v === null || t < from || t >= to) return;
+        d += `M${this.x(t).toFixed(1)} ${top + TRACK}v${((-v / most) * TRACK).toFixed(1)}h${Math.max(1, wide - 0.4).toFixed(1)}V${top + TRACK}Z`;
+      });
+      group.append(s("path", { class: "entropy", d, fill: this.ink.entropy, "fill-opacity": 0.75 }));
+    }
+
+    forks(group) {
+      const [from, to] = this.model.range;
+      const shown = this.model.forks.filter((f) => f.x >= from && f.x <= to);
+      for (const fork of shown) {
+        const x = this.x(fork.x);
+        group.append(
+          s("line", { x1: x, x2: x, y1: MARGIN.top, y2: this.y(0), stroke: this.ink.fork, "stroke-width": 1, "stroke-dasharray": "2 3" }),
+          s("path", { class: "fork", d: `M${x - 5} ${MARGIN.top - 8}h10l-5 8Z`, fill: this.ink.fork }),
+        );
+      }
+      // Names of the largest forks, where there is room.
+      const taken = [[0, 60]];
+      for (const fork of [...shown].sort((a, b) => b.size - a.size)) {
+        const word = visible(fork.text.trim() || fork.text);
+        const label = word.length > 22 ? `${word.slice(0, 21)}…` : word;
+        const half = 3.4 * label.length + 6;
+        const x = Math.min(Math.max(this.x(fork.x), half), MARGIN.left + this.inner + MARGIN.right - half);
+        if (taken.some(([low, high]) => x + half > low && x - half < high)) continue;
+        taken.push([x - half, x + half]);
+        this.svg.append(
+          s("text", { x, y: MARGIN.top - 13, "text-anchor": "middle", "font-size": 12, "font-weight": 600, fill: this.ink.fork }, label),
+        );
+      }
+    }
+
+    /** The letters at the curves' right ends, moved apart where they would touch. */
+    ends() {
+      const { focus, categories, stacked, range } = this.model;
+      let under = 0;
+      const labels = [];
+      for (const k of this.visibleCategories()) {
+        const p = window.fpa.at(focus.places, focus.p[k], range[1]);
+        if (p >= 0.04 || (!stacked && p >= 0.02)) labels.push({ k, y: this.y(stacked ? under + p / 2 : p) });
+        under += p;
+      }
+      labels.sort((a, b) => a.y - b.y);
+      for (let i = 1; i < labels.length; i++) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + 13);
+      const over = labels.length ? labels.at(-1).y - this.y(0) : 0;
+      if (over > 0) {
+        labels.at(-1).y -= over;
+        for (let i = labels.length - 2; i >= 0; i--) labels[i].y = Math.min(labels[i].y, labels[i + 1].y - 13);
+      }
+      for (const { k, y } of labels)
+        this.svg.append(
+          s("text", { x: MARGIN.left + this.inner + 6, y: y + 4, "font-size": 12, "font-weight": 700, fill: colour(categories, k) }, categories[k] === "Other" ? "–" : categories[k]),
+        );
+    }
+
+    /** Mark the token under the pointer and the selected one. */
+    cursor(hovered, pinned) {
+      this.hovered = hovered;
+      this.pinned = pinned;
+      if (!this.model) return;
+      const [from, to] = this.model.range;
+      for (const [mark, t] of [[this.cursorAt, hovered], [this.pinAt, pinned]]) {
+        const seen = t !== null && t >= from && t < to;
+        mark.setAttribute("visibility", seen ? "visible" : "hidden");
+        if (!seen) continue;
+        const wide = Math.max(2, this.x(t + 1) - this.x(t));
+        mark.setAttribute("x", this.x(t) - (wide === 2 ? 1 : 0));
+        mark.setAttribute("width", wide);
+      }
+      const t = hovered ?? pinned;
+      this.dots.replaceChildren();
+      const { focus, stacked, categories } = this.model;
+      if (t === null || t < from || t > to || !focus || stacked) return;
+      for (const k of this.visibleCategories())
+        this.dots.append(
+          s("circle", { cx: this.x(t), cy: this.y(window.fpa.at(focus.places, focus.p[k], t)), r: 3.5, fill: colour(categories, k), stroke: this.ink.paper, "stroke-width": 1.5 }),
+        );
+    }
+
+    /** The drawing as it is, on paper of its own, as the text of a file. */
+    file() {
+      const copy = this.svg.cloneNode(true);
+      copy.querySelectorAll('[visibility="hidden"]').forEach((node) => node.remove());
+      copy.prepend(s("rect", { width: "100%", height: "100%", fill: this.ink.paper }));
+      return new XMLSerializer().serializeToString(copy);
+    }
+  }
+
+  /** A question's curve in miniature: areas over the path, ticks where it forks. Shares are hundredths. */
+  function miniature(categories, spark, forks, width, height) {
+    if (!spark) return s("svg", { class: "mini", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+    const n = spark[0].length;
+    const x = (i) => (i / (n - 1)) * width;
+    const y = (p) => (1 - Math.min(100, p) / 100) * height;
+    const total = spark[0].map(() => 0);
+    const areas = spark.map((shares, k) => {
+      const lower = total.map((p, i) => [x(i), y(p)]).reverse();
+      shares.forEach((p, i) => (total[i] += p));
+      return s("path", { d: `${path([...total.map((p, i) => [x(i), y(p)]), ...lower])}Z`, fill: colour(categories, k), "fill-opacity": 0.8 });
+    });
+    const ink = inks();
+    return s(
+      "svg",
+      { class: "mini", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+      areas,
+      forks.map((share) => s("path", { d: `M${(share * width).toFixed(1)} 0V${height}`, stroke: ink.text, "stroke-width": 1.4, "stroke-dasharray": "2 2", "vector-effect": "non-scaling-stroke" })),
+    );
+  }
+
+  Object.assign(window.fpa, { Chart, miniature, percent });
+})();

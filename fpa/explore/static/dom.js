@@ -1,0 +1,84 @@
+"use strict";
+// Elements, colours and words. Text from models and questions only ever becomes text nodes and attribute values.
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+
+  function fill(node, attributes, children) {
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value === null || value === undefined || value === false) continue;
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else node.setAttribute(name, value === true ? "" : value);
+    }
+    for (const child of children.flat(Infinity))
+      if (child !== null && child !== undefined && child !== false) node.append(child);
+    return node;
+  }
+
+  const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+  const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+  // Okabe and Ito's palette, then three of Tol's; lightened where it would sink into a dark page.
+  const LIGHT = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a900", "#332288", "#882255", "#117733"];
+  const DARK = ["#3f9fe0", "#f0b32e", "#1fbf90", "#e093bd", "#9ad7f7", "#f07c2c", "#f0e442", "#8f86e8", "#d0608f", "#5fb87a"];
+  const OTHER = { light: "#7c838c", dark: "#8d96a3" };
+
+  function colour(categories, k) {
+    const dark = window.fpa.theme.dark();
+    if (k === categories.length - 1) return dark ? OTHER.dark : OTHER.light;
+    return (dark ? DARK : LIGHT)[k % LIGHT.length];
+  }
+
+  const number = new Intl.NumberFormat("en");
+  const count = (n) => (n === null || n === undefined ? "–" : number.format(n));
+  const percent = (p, digits = 0) => (p === null || p === undefined ? "–" : `${(100 * p).toFixed(digits)} %`);
+  const short = (n) =>
+    n === null || n === undefined
+      ? "–"
+      : n < 1e4
+        ? number.format(n)
+        : n < 1e6
+          ? `${(n / 1e3).toFixed(n < 1e5 ? 1 : 0)} k`
+          : `${(n / 1e6).toFixed(n < 1e7 ? 1 : 0)} M`;
+  const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+
+  /** A token made visible: white space by signs, an empty piece (part of a character) by a dot. */
+  function visible(text) {
+    if (text === null || text === undefined) return null;
+    if (text === "") return "·";
+    return text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ | $/g, "␣");
+  }
+
+  /** An answer as a coloured disc with its letter, so that colour is never the only sign. */
+  function disc(categories, name) {
+    const k = categories.indexOf(name);
+    return h(
+      "span",
+      { class: "disc", style: `--c:${colour(categories, k < 0 ? categories.length - 1 : k)}` },
+      name === "Other" ? "–" : name,
+    );
+  }
+
+  /** A distribution as one bar; read out as text. */
+  function bar(categories, shares, label) {
+    const spoken = categories
+      .map((name, k) => [name, shares[k]])
+      .filter(([, share]) => share >= 0.005)
+      .map(([name, share]) => `${name} ${percent(share)}`)
+      .join(", ");
+    return h(
+      "span",
+      { class: "dist", role: "img", "aria-label": `${label ? `${label}: ` : ""}${spoken}`, title: spoken },
+      categories.map((name, k) =>
+        shares[k] > 0.001
+          ? h(
+              "span",
+              { style: `flex-grow:${shares[k]};--c:${colour(categories, k)}` },
+              shares[k] >= 0.12 ? (name === "Other" ? "–" : name) : "",
+            )
+          : null,
+      ),
+    );
+  }
+
+  Object.assign(window.fpa, { h, s, colour, count, percent, short, plural, visible, disc, bar });
+})();

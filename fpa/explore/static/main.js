@@ -1,0 +1,139 @@
+"use strict";
+// The address is the state: everything chosen is in the part after #, so that a view can be shared.
+(() => {
+  const { h, count, short } = window.fpa;
+  const main = document.getElementById("main");
+  const live = document.getElementById("live");
+  let index;
+  let page = null; // the question shown, or null for the overview
+  let overviewHash = "#";
+  let turn = 0;
+
+  window.fpa.say = (text) => (live.textContent = text);
+
+  const read = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+
+  function write(state) {
+    const kept = Object.entries(state).filter(([, v]) => v !== null && v !== undefined);
+    return `#${new URLSearchParams(Object.fromEntries(kept))}`;
+  }
+
+  /** Change the state in place: no step of history for every token that is looked at. */
+  function go(changes) {
+    history.replaceState(null, "", write({ ...read(), ...changes }));
+    show();
+  }
+
+  async function show() {
+    const mine = ++turn;
+    const current = () => mine === turn;
+    const state = read();
+    try {
+      if (state.q === undefined) {
+        if (page) page.close();
+        page = null;
+        overviewHash = location.hash || "#";
+        document.title = `${index.run.name} – forking paths`;
+        await window.fpa.overview(main, index, state, go, current);
+        return;
+      }
+      const row = window.fpa.rows(index).find((r) => r.key === state.q);
+      if (!row) {
+        page = null;
+        main.replaceChildren(h("p", { class: "state" }, "This run has no such question. ", h("a", { href: "#" }, "All questions")));
+        return;
+      }
+      if (!page || page.row.key !== row.key) {
+        const core = await window.fpa.load(row.key);
+        if (!current()) return;
+        if (page) page.close();
+        page = new window.fpa.Question(main, index, row, core, go);
+        main.querySelector("#back").href = overviewHash;
+        document.title = `${row.id} – ${index.run.name}`;
+        window.scrollTo(0, 0);
+        if (state.t === undefined && core.full) {
+          await page.update(state, current);
+          if (current()) go({ t: String(page.start()) });
+          return;
+        }
+      }
+      await page.update(state, current);
+    } catch (error) {
+      if (current()) main.replaceChildren(h("p", { class: "state error", role: "alert" }, error.message));
+    }
+  }
+
+  function theme(next) {
+    const names = ["system", "light", "dark"];
+    const now = window.fpa.theme.get();
+    if (next) window.fpa.theme.set(next);
+    else window.fpa.theme.set(names[(names.indexOf(now) + 1) % 3]);
+    const chosen = window.fpa.theme.get();
+    document.getElementById("theme").textContent = { system: "Theme: system", light: "Theme: light", dark: "Theme: dark" }[chosen];
+    redraw();
+  }
+
+  /** Colours are attributes, so another theme means another drawing. */
+  function redraw() {
+    if (!index) return;
+    if (page) page.close();
+    page = null;
+    show();
+  }
+
+  function neighbour(by) {
+    const keys = index.columns.key || [];
+    const at = page ? keys.indexOf(page.row.key) + by : 0;
+    if (keys[at]) location.hash = `q=${encodeURIComponent(keys[at])}`;
+  }
+
+  function keys(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
+    const press = {
+      "[": () => neighbour(-1),
+      "]": () => neighbour(1),
+      d: () => theme(window.fpa.theme.dark() ? "light" : "dark"),
+      "?": () => document.getElementById("about-page").showModal(),
+      "/": () => {
+        const focus = () => document.getElementById("find")?.focus();
+        if (page) {
+          location.hash = overviewHash.slice(1);
+          setTimeout(focus, 100);
+        } else focus();
+      },
+      Escape: () => {
+        if (read().x) go({ x: null });
+        else if (page) location.hash = overviewHash.slice(1);
+      },
+    }[event.key];
+    if (press) {
+      event.preventDefault();
+      press();
+    } else if (page && page.tokens && /^(Arrow(Left|Right)|Home|End)$/.test(event.key) && event.target === document.body) {
+      document.getElementById("text").focus({ preventScroll: true });
+      page.keys(Object.defineProperty(event, "currentTarget", { value: page.text }));
+    }
+  }
+
+  async function begin() {
+    document.getElementById("theme").addEventListener("click", () => theme());
+    document.getElementById("help").addEventListener("click", () => document.getElementById("about-page").showModal());
+    theme(window.fpa.theme.get());
+    try {
+      index = await window.fpa.load("index");
+    } catch (error) {
+      main.replaceChildren(h("p", { class: "state error", role: "alert" }, error.message));
+      return;
+    }
+    const { run } = index;
+    const words = [run.name, run.model, run.strategy, run.samples ? `S = ${count(run.samples)}` : null, index.reference ? `reference ${index.reference}` : null];
+    document.getElementById("about").textContent = words.filter(Boolean).join(" · ");
+    window.addEventListener("hashchange", show);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    document.addEventListener("keydown", keys);
+    await show();
+    document.documentElement.dataset.ready = "1";
+  }
+
+  begin();
+})();

@@ -1,0 +1,642 @@
+"use strict";
+// One question: its curves, its text, and what else could have been said at each token.
+(() => {
+  const { h, count, percent, short, plural, visible, disc, bar, colour, at } = window.fpa;
+  const KINDS = ["dashes", "dashdot", "dots"];
+  const NAMES = { full: "Full Model", auto: "auto", raw: "raw" };
+  const SHADES = { change: "change", entropy: "entropy", surprise: "surprise" };
+
+  class Question {
+    constructor(main, index, row, core, go) {
+      Object.assign(this, { main, index, row, core, go });
+      this.length = (core.tokens || []).length;
+      this.grid = core.grid ? window.fpa.sums(core.grid) : [];
+      this.positions = core.positions ? window.fpa.sums(core.positions) : [];
+      this.reference = core.reference && {
+        places: window.fpa.sums(core.reference.positions),
+        p: core.reference.p.map(window.fpa.probabilities),
+      };
+      this.cells = core.full ? { "all/1": core.full } : {};
+      this.build();
+    }
+
+    // ---- what is asked for
+
+    get methods() {
+      return this.index.methods.filter((name) => this.core.full && name in this.core.full.curves);
+    }
+
+    usable(name) {
+      return !this.cell.curves[name].missing;
+    }
+
+    /** The state, with everything that does not fit this question replaced by what does. */
+    read(state) {
+      const sizes = this.core.sizes || ["all"];
+      const strides = this.core.strides || [1];
+      const size = sizes.map(String).includes(state.S) ? state.S : "all";
+      const stride = strides.map(String).includes(state.N) ? state.N : "1";
+      const t = state.t === undefined || !/^\d+$/.test(state.t) ? null : Math.min(Number(state.t), this.length - 1);
+      const zoomed = /^(\d+)-(\d+)$/.exec(state.x || "");
+      let range = [0, Math.max(1, this.length)];
+      if (zoomed && Number(zoomed[2]) - Number(zoomed[1]) >= 4 && Number(zoomed[1]) < this.length - 1)
+        range = [Number(zoomed[1]), Math.min(Number(zoomed[2]), range[1])];
+      const others = (state.with ?? (this.reference ? "reference" : "raw")).split(".");
+      return {
+        cell: `${size}/${stride}`,
+        size,
+        stride,
+        t: this.length && t !== null && t >= 0 ? t : null,
+        range,
+        method: this.methods.includes(state.m) ? state.m : this.methods[0],
+        with: new Set(others),
+        hidden: new Set((state.hide || "").split(".").map((name) => this.core.categories.indexOf(name)).filter((k) => k >= 0)),
+        stacked: state.show === "stacked",
+        shade: state.shade in SHADES ? state.shade : "change",
+      };
+    }
+
+    // ---- what is built once
+
+    build() {
+      const { core, main } = this;
+      const choice = (letter, text) =>
+        h(
+          "li",
+          {},
+          disc(core.categories, letter),
+          h("span", { class: "choice", dir: "auto" }, text),
+          core.answer === letter ? h("span", { class: "tag right" }, "✓ correct") : null,
+          core.base && core.base.outcome === letter ? h("span", { class: "tag" }, "base path") : null,
+        );
+      const keys = this.index.columns.key;
+      const step = (by, title, sign) => {
+        const other = keys[this.row.i + by];
+        return h("a", { class: "step", href: other ? `#q=${encodeURIComponent(other)}` : null, "aria-disabled": other ? null : "true", "aria-label": title, title }, sign);
+      };
+      this.notices = h("div", { class: "notices" });
+      main.replaceChildren(
+        h(
+          "article",
+          { class: "question" },
+          h(
+            "header",
+            { class: "asked" },
+            h(
+              "p",
+              { class: "crumbs" },
+              h("a", { href: "#", id: "back" }, "All questions"),
+              h("span", { "aria-hidden": "true" }, "/"),
+              h("span", { dir: "auto" }, core.id),
+              core.subject ? h("span", { class: "tag", dir: "auto" }, core.subject) : null,
+              h("span", { class: "steps" }, step(-1, "Question before ([)", "‹"), h("span", {}, `${this.row.i + 1} / ${keys.length}`), step(1, "Question after (])", "›")),
+            ),
+            h("h1", { dir: "auto" }, core.question),
+            h("ol", { class: "choices" }, core.choices.map((text, i) => choice(core.categories[i], text))),
+          ),
+          this.notices,
+        ),
+      );
+      const notes = this.notes();
+      this.notices.replaceChildren(...notes.map((text) => h("p", { class: "note" }, text)));
+      if (!this.length) return;
+      this.left = h("div", { class: "left" });
+      this.inspector = h("aside", { class: "inspector", "aria-label": "At the selected token" });
+      main.firstChild.append(h("div", { class: "columns" }, this.left, this.inspector));
+      if (this.methods.length) this.buildPlot();
+      this.buildText();
+    }
+
+    notes() {
+      const { core, row } = this;
+      const notes = [];
+      if (row.failure) notes.push(`Collecting this question failed: ${row.failure}`);
+      if (!this.length) notes.push("This question has no base path yet: resume the collection, then build the pages again.");
+      else if (!core.full) notes.push("No rollouts of this question yet: resume the collection, then build the pages again.");
+      if (core.base && core.base.finish === "length") notes.push("The base path was cut off at its token limit, before it ended.");
+      if (core.forced) notes.push(`${plural(core.forced, "rollout")} had the base token excluded at first; they belong to no sample of a position, so the run is shown as it was collected.`);
+      return notes;
+    }
+
+    buildPlot() {
+      const { core } = this;
+      const toggle = (name, title) => h("button", { type: "button", "data-with": name, "aria-pressed": "false", onclick: () => this.toggle(name) }, h("svg-key", { "data-key": name, "aria-hidden": "true" }), title);
+      this.methodPills = h(
+        "span",
+        { class: "pills", role: "group", "aria-label": "Method in front, with its band" },
+        this.methods.map((name) => h("button", { type: "button", "data-method": name, onclick: () => this.go({ m: name === this.methods[0] ? null : name }) }, NAMES[name] || name)),
+      );
+      this.withPills = h(
+        "span",
+        { class: "toggles", role: "group", "aria-label": "Compare with" },
+        [...this.methods, ...(this.reference ? ["reference"] : [])].map((name) => toggle(name, NAMES[name] || name)),
+      );
+      this.showPills = h(
+        "span",
+        { class: "pills", role: "group", "aria-label": "Drawing" },
+        h("button", { type: "button", "data-show": "lines", onclick: () => this.go({ show: null }) }, "Lines"),
+        h("button", { type: "button", "data-show": "stacked", onclick: () => this.go({ show: "stacked" }) }, "Stacked"),
+      );
+      const slider = (id, name, title, values) => {
+        const output = h("output", { for: id });
+        const input = h("input", {
+          type: "range", id, min: 0, max: values.length - 1, step: 1, disabled: values.length < 2,
+          oninput: () => this.go({ [name]: String(values[input.value]) === (name === "S" ? "all" : "1") ? null : String(values[input.value]) }),
+        });
+        return { node: h("label", { class: "slider", for: id }, h("span", {}, title), input, output), input, output, values };
+      };
+      this.sizeSlider = slider("size", "S", h("abbr", { title: "Rollouts drawn at each position" }, "S"), core.sizes);
+      this.strideSlider = slider("stride", "N", h("abbr", { title: "Use every so many-th of the sampled positions" }, "N"), core.strides);
+      this.cost = h("p", { class: "cost", role: "status" });
+      this.legend = h("div", { class: "legend", role: "group", "aria-label": "Outcomes; press to hide or show" });
+      this.plotHost = h("div", {
+        class: "plot-host", tabindex: 0, role: "slider", id: "plot",
+        "aria-label": "Outcome curves by token position", "aria-valuemin": 0, "aria-valuemax": this.length - 1,
+        onkeydown: (event) => this.keys(event),
+      });
+      this.unzoom = h("button", { type: "button", class: "quiet", onclick: () => this.go({ x: null }) }, "Whole path");
+      this.save = h("button", { type: "button", class: "quiet", title: "Save the plot as an SVG file", onclick: () => this.saveFigure() }, "Save SVG");
+      this.left.append(
+        h(
+          "section",
+          { class: "panel", "aria-label": "Outcome curves" },
+          h("div", { class: "controls" }, h("span", { class: "field" }, h("span", {}, "Curve"), this.methodPills), h("span", { class: "field" }, h("span", {}, "with"), this.withPills), h("span", { class: "spring" }), this.showPills),
+          h("div", { class: "controls" }, this.sizeSlider.node, this.strideSlider.node, this.cost),
+          h("div", { class: "controls legend-row" }, this.legend, h("span", { class: "spring" }), this.unzoom, this.save),
+          this.plotHost,
+          (this.missing = h("p", { class: "note", hidden: true })),
+        ),
+      );
+      this.chart = new window.fpa.Chart(this.plotHost, {
+        hover: (t) => this.hover(t),
+        select: (t) => this.select(t),
+        zoom: (range) => this.go({ x: range && range.join("-") }),
+      });
+    }
+
+    buildText() {
+      const { core } = this;
+      this.tokens = core.tokens.map((text, t) => {
+        const node = h("span", { class: "tok", "data-t": t });
+        if (text === "") node.append(h("span", { class: "sign", "aria-hidden": "true" }, "·"));
+        else
+          text.split(/(\n)/).forEach((part) => {
+            if (part === "\n") node.append(h("span", { class: "sign", "aria-hidden": "true" }, "↵"), "\n");
+            else if (part) node.append(part);
+          });
+        return node;
+      });
+      this.text = h(
+        "div",
+        {
+          class: "text", id: "text", tabindex: 0, dir: "auto", role: "group",
+          "aria-label": `Base path, ${plural(this.length, "token")}; arrow keys move from token to token`,
+          onkeydown: (event) => this.keys(event),
+          onpointermove: (event) => this.hover(this.under(event)),
+          onpointerleave: () => this.hover(null),
+          onclick: (event) => {
+            const t = this.under(event);
+            if (t !== null) this.select(t);
+          },
+        },
+        this.tokens,
+      );
+      this.forkList = h("p", { class: "fork-list" });
+      this.shades = h(
+        "span",
+        { class: "pills", role: "group", "aria-label": "Shade of the tokens" },
+        Object.entries(SHADES).map(([name, title]) => h("button", { type: "button", "data-shade": name, onclick: () => this.go({ shade: name === "change" ? null : name }) }, title)),
+      );
+      this.shadeKey = h("span", { class: "shade-key", "aria-hidden": "true" });
+      this.left.append(
+        h(
+          "section",
+          { class: "panel", "aria-labelledby": "path-title" },
+          h("div", { class: "controls" }, h("h2", { id: "path-title" }, "Base path"), this.shadeKey, h("span", { class: "spring" }), h("span", { class: "field" }, h("span", {}, "shade"), this.shades)),
+          this.methods.length ? this.forkList : null,
+          this.text,
+        ),
+      );
+    }
+
+    // ---- what follows the state
+
+    async update(state, current) {
+      const wanted = this.read(state);
+      if (this.length && this.methods.length && !this.cells[wanted.cell]) {
+        const cells = await window.fpa.load(`${this.row.key}.cells`);
+        if (!current()) return;
+        Object.assign(this.cells, cells);
+      }
+      this.state = wanted;
+      if (!this.length) return;
+      if (this.methods.length) {
+        this.cell = this.cells[wanted.cell];
+        this.curves = window.fpa.curves(this.cell);
+        this.focus = this.curves[wanted.method].missing ? null : this.curves[wanted.method];
+        this.change = this.changes();
+        this.forks = this.findForks();
+        this.updatePlot();
+        this.updateForks();
+      } else {
+        this.change = this.core.tokens.map(() => 0);
+        this.forks = [];
+      }
+      this.updateShades();
+      this.mark();
+      this.inspect();
+    }
+
+    /** (T,) probability that the curve changed across each token; the size of the change where unknown. */
+    changes() {
+      const shares = new Array(this.length).fill(0);
+      if (!this.focus) return shares;
+      const values = this.focus.change || window.fpa.variation(this.focus.p);
+      for (let i = 1; i < this.grid.length; i++) shares.fill(values[i], this.grid[i - 1], this.grid[i]);
+      return shares;
+    }
+
+    findForks() {
+      if (!this.focus) return [];
+      const moved = window.fpa.variation(this.focus.p);
+      const found = [];
+      moved.forEach((size, i) => {
+        // Rounding of the stored thousandths must not decide at the threshold.
+        if (i && size > this.index.threshold + 1e-9) {
+          const [from, to] = [this.grid[i - 1], this.grid[i]];
+          found.push({ x: to, from, to, size, text: this.core.tokens.slice(from, to).join("") });
+        }
+      });
+      return found;
+    }
+
+    updatePlot() {
+      const { core, state, index } = this;
+      const press = (group, name, chosen) =>
+        group.querySelectorAll("button").forEach((b) => b.setAttribute("aria-pressed", String(chosen(b.dataset[name]))));
+      press(this.methodPills, "method", (name) => name === state.method);
+      press(this.showPills, "show", (name) => (name === "stacked") === state.stacked);
+      press(this.withPills, "with", (name) => state.with.has(name) && name !== state.method);
+      this.withPills.querySelectorAll("button").forEach((b) => {
+        b.hidden = b.dataset.with === state.method;
+        b.disabled = state.stacked;
+        b.querySelector("svg-key").className = `key-${this.kind(b.dataset.with)}`;
+      });
+      const unit = index.run.unit === "sentence" ? "sentences" : "tokens";
+      const every = index.run.every || 1;
+      const [least, most] = core.draws;
+      this.slide(this.sizeSlider, state.size, state.size === "all" ? `${least === most ? most : `${least}–${most}`} (all)` : `${state.size} of ${most}`);
+      const n = Number(state.stride) * every;
+      this.slide(this.strideSlider, state.stride, n === 1 ? `every ${unit.slice(0, -1)}` : `every ${n} ${unit}`);
+      const share = core.spent ? this.cell.tokens / core.spent : 0;
+      this.cost.replaceChildren(
+        h("b", {}, short(this.cell.tokens)), " tokens",
+        h("span", { class: "soft" }, ` in ${plural(this.cell.rollouts, "rollout")}${share && share < 0.9995 ? `: ${share < 0.01 ? share * 100 < 0.1 ? "under 0.1" : (100 * share).toFixed(1) : (100 * share).toFixed(0)} % of the run` : ""}`),
+        this.distances(),
+      );
+      this.missing.hidden = Boolean(this.focus);
+      this.missing.textContent = this.focus ? "" : `${NAMES[state.method] || state.method}: ${this.cell.curves[state.method].missing}`;
+      this.unzoom.hidden = state.range[0] === 0 && state.range[1] === Math.max(1, this.length);
+
+      const overlays = [];
+      for (const name of this.methods)
+        if (state.with.has(name) && name !== state.method && !this.curves[name].missing) {
+          // A raw curve is only known where something was sampled.
+          const places = name === "raw" ? this.sampled() : this.grid;
+          const p = name === "raw" ? this.curves.raw.p.map((c) => places.map((x) => at(this.grid, c, x))) : this.curves[name].p;
+          overlays.push({ places, p, kind: name === "raw" ? "dots" : this.kind(name), density: places.length / Math.max(1, this.length) });
+        }
+      if (this.reference && state.with.has("reference")) overlays.push({ ...this.reference, kind: "reference" });
+      const spans = [];
+      if (this.focus)
+        for (let i = 1; i < this.grid.length; i++) spans.push({ from: this.grid[i - 1], to: this.grid[i], value: this.change[this.grid[i - 1]] });
+      this.chart.pinned = state.t;
+      this.chart.render({
+        length: this.length,
+        range: state.range,
+        categories: core.categories,
+        hidden: state.hidden,
+        focus: this.focus && { places: this.grid, ...this.focus },
+        overlays: state.stacked ? [] : overlays,
+        sampled: this.sampled(),
+        forks: this.forks,
+        change: spans,
+        changeName: this.focus && !this.focus.change ? "Size of the change (total variation)" : `Probability of a change above ${index.threshold}`,
+        entropy: core.entropy,
+        entropyName: core.entropyWhole ? "Entropy of the next token (nats)" : "Entropy of the kept next tokens (nats, a lower bound)",
+        stacked: state.stacked,
+        height: Math.round(Math.min(300, Math.max(200, window.innerHeight * 0.36))),
+      });
+      this.readLegend(state.t);
+      const t = state.t ?? 0;
+      this.plotHost.setAttribute("aria-valuenow", t);
+      this.plotHost.setAttribute("aria-valuetext", this.spoken(t));
+    }
+
+    kind(name) {
+      if (name === "reference") return "reference";
+      if (name === "raw") return "raw";
+      return KINDS[this.methods.filter((m) => m !== "raw" && m !== this.state.method).indexOf(name) % KINDS.length];
+    }
+
+    sampled() {
+      return this.positions.filter((_, i) => i % Number(this.state.stride) === 0);
+    }
+
+    slide(slider, value, words) {
+      slider.input.value = slider.values.map(String).indexOf(String(value));
+      slider.input.setAttribute("aria-valuetext", words);
+      slider.output.textContent = words;
+    }
+
+    /** How far the curves are from the reference, or from all draws where there is none. */
+    distances() {
+      const target = this.reference || (this.state.cell !== "all/1" && { places: this.positions, p: this.rawOfAll() });
+      if (!target || !target.p) return null;
+      const shown = [this.state.method, ...this.methods.filter((m) => m !== this.state.method && this.state.with.has(m))].filter((m) => !this.curves[m].missing);
+      if (!shown.length) return null;
+      const title = this.reference
+        ? "Mean total variation from the reference"
+        : "Mean total variation from the raw curve of all draws, these included";
+      return h(
+        "span",
+        { class: "distance", title },
+        ` · ${this.reference ? "off the reference" : "off all draws"}: `,
+        shown.map((m, i) => [i ? ", " : "", h("b", {}, window.fpa.distance(this.grid, this.curves[m].p, target.places, target.p).toFixed(3)), h("span", { class: "soft" }, ` ${NAMES[m] || m}`)]),
+      );
+    }
+
+    rawOfAll() {
+      const raw = window.fpa.curves(this.core.full).raw;
+      return raw.missing ? null : raw.p.map((c) => this.positions.map((x) => at(this.grid, c, x)));
+    }
+
+    readLegend(t) {
+      const { core, state } = this;
+      const place = t ?? 0;
+      // Rebuilding would take the keyboard's focus away.
+      if (!this.legend.children.length)
+        this.legend.append(
+          ...core.categories.map((name, k) =>
+            h(
+              "button",
+              { type: "button", "data-k": k, title: "Hide or show", onclick: () => this.hide(k) },
+              disc(core.categories, name),
+              h("span", { class: "name" }, name === "Other" ? "other" : ""),
+              h("span", { class: "value" }),
+            ),
+          ),
+        );
+      [...this.legend.children].forEach((b, k) => {
+        b.setAttribute("aria-pressed", String(!state.hidden.has(k)));
+        b.setAttribute("aria-label", `${core.categories[k]}, ${this.focus ? percent(at(this.grid, this.focus.p[k], place)) : ""}`);
+        b.querySelector(".value").textContent = this.focus ? percent(at(this.grid, this.focus.p[k], place)) : "";
+        b.querySelector(".disc").style.setProperty("--c", colour(core.categories, k));
+      });
+    }
+
+    updateForks() {
+      const many = this.forks.length > 12;
+      const shown = many ? [...this.forks].sort((a, b) => b.size - a.size).slice(0, 12).sort((a, b) => a.x - b.x) : this.forks;
+      const label = (text) => {
+        const word = visible(text.trim() || text);
+        return word.length > 24 ? `${word.slice(0, 23)}…` : word;
+      };
+      this.forkList.replaceChildren(
+        this.forks.length
+          ? `${plural(this.forks.length, "fork")}${many ? ", the largest" : ""}: `
+          : `No fork: no step of the curve is larger than ${this.index.threshold} in total variation.`,
+        ...shown.map((f) =>
+          h(
+            "button",
+            { type: "button", class: "fork-chip", "aria-pressed": String(this.state.t !== null && this.state.t >= f.from && this.state.t < f.to), title: `Fork at position ${f.x}, total variation ${f.size.toFixed(2)}`, onclick: () => this.select(f.from) },
+            h("bdi", {}, label(f.text)), h("span", { class: "soft" }, ` ${f.x}`), h("b", {}, ` ${f.size.toFixed(2)}`),
+          ),
+        ),
+      );
+    }
+
+    updateShades() {
+      const { core, state } = this;
+      this.shades.querySelectorAll("button").forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.shade === state.shade)));
+      const most = Math.max(1, ...core.entropy.filter((v) => v !== null));
+      const value = {
+        change: (t) => this.change[t],
+        entropy: (t) => (core.entropy[t] ?? 0) / most,
+        surprise: (t) => (core.p[t] === null ? 0 : 1 - core.p[t]),
+      }[state.shade];
+      this.tokens.forEach((node, t) => {
+        const share = Math.max(0, Math.min(1, value(t)));
+        node.style.setProperty("--s", share < 0.01 ? "0" : (0.1 + 0.9 * share).toFixed(3));
+      });
+      const forked = new Set(this.forks.flatMap((f) => Array.from({ length: f.to - f.from }, (_, i) => f.from + i)));
+      this.tokens.forEach((node, t) => node.classList.toggle("forked", forked.has(t)));
+      const name = { change: this.focus && !this.focus.change ? "size of the change" : "probability of a change", entropy: "entropy", surprise: "1 − p(token)" }[state.shade];
+      this.shadeKey.replaceChildren("0", h("i", {}), state.shade === "entropy" ? `${most.toFixed(1)} nats` : "1", h("span", { class: "soft" }, ` ${name}`));
+    }
+
+    // ---- hovering and choosing tokens
+
+    under(event) {
+      const node = event.target.closest(".tok");
+      return node ? Number(node.dataset.t) : null;
+    }
+
+    hover(t) {
+      if (t === this.hovered) return;
+      if (this.hovered !== null && this.hovered !== undefined) this.tokens[this.hovered].classList.remove("hover");
+      this.hovered = t;
+      if (t !== null) this.tokens[t].classList.add("hover");
+      if (this.chart && this.state) {
+        this.chart.cursor(t, this.state.t);
+        this.readLegend(t ?? this.state.t);
+      }
+    }
+
+    select(t) {
+      if (this.length) this.go({ t: String(Math.max(0, Math.min(this.length - 1, t))) }, true);
+    }
+
+    mark() {
+      const { t } = this.state;
+      if (this.marked !== undefined && this.marked !== null) this.tokens[this.marked].classList.remove("pin");
+      if (t !== null) {
+        const node = this.tokens[t];
+        node.classList.add("pin");
+        if (t !== this.marked) {
+          // Within its own box: the page itself must not jump.
+          const box = this.text.getBoundingClientRect();
+          const spot = node.getBoundingClientRect();
+          if (spot.top < box.top) this.text.scrollTop -= box.top - spot.top + 24;
+          if (spot.bottom > box.bottom) this.text.scrollTop += spot.bottom - box.bottom + 24;
+          if (this.marked !== undefined) window.fpa.say(this.spoken(t));
+        }
+      }
+      this.marked = t;
+      if (this.chart) this.chart.cursor(this.hovered ?? null, t);
+    }
+
+    spoken(t) {
+      const text = this.core.tokens[t];
+      const parts = [`Token ${t}, ${text.trim() || visible(text)}`];
+      if (this.focus) {
+        const shares = this.core.categories
+          .map((name, k) => [name, at(this.grid, this.focus.p[k], t)])
+          .filter(([, p]) => p >= 0.005)
+          .sort((a, b) => b[1] - a[1])
+          .map(([name, p]) => `${name} ${percent(p)}`);
+        parts.push(shares.join(", "));
+        if (this.change[t] >= 0.01) parts.push(`${this.focus.change ? "probability of a change" : "change"} ${percent(this.change[t])}`);
+      }
+      return parts.join("; ");
+    }
+
+    keys(event) {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const t = this.state.t ?? -1;
+      const forks = this.forks.map((f) => f.from);
+      const rtl = event.currentTarget === this.text && getComputedStyle(this.text).direction === "rtl";
+      const by = { ArrowRight: rtl ? -1 : 1, ArrowDown: 1, ArrowLeft: rtl ? 1 : -1, ArrowUp: -1 }[event.key];
+      let next;
+      if (by && event.shiftKey) next = by > 0 ? forks.find((f) => f > t) : forks.findLast((f) => f < t);
+      else if (by) next = t + by;
+      else if (event.key === "PageDown" || event.key === "PageUp") next = t + (event.key === "PageDown" ? 10 : -10);
+      else if (event.key === "Home") next = 0;
+      else if (event.key === "End") next = this.length - 1;
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (next !== undefined) this.select(next);
+    }
+
+    toggle(name) {
+      const chosen = new Set(this.state.with);
+      if (!chosen.delete(name)) chosen.add(name);
+      chosen.delete("");
+      this.go({ with: [...chosen].join(".") });
+    }
+
+    hide(k) {
+      const hidden = new Set(this.state.hidden);
+      if (!hidden.delete(k)) hidden.add(k);
+      this.go({ hide: [...hidden].map((i) => this.core.categories[i]).join(".") || null });
+    }
+
+    saveFigure() {
+      const url = URL.createObjectURL(new Blob([this.chart.file()], { type: "image/svg+xml" }));
+      const link = h("a", { href: url, download: `${this.row.key}.svg` });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(url), 1000);
+    }
+
+    // ---- the selected token
+
+    inspect() {
+      const { core, state } = this;
+      const { t } = state;
+      if (t === null) {
+        this.inspector.replaceChildren(
+          h("h2", {}, "Pick a token"),
+          h("p", { class: "soft" }, "Click a token or the plot, or press the arrow keys there: what else could have been said, and how the answer would have changed."),
+          h("button", { type: "button", class: "quiet", onclick: () => this.select(this.start()) }, this.forks.length ? "Largest fork" : "First token"),
+        );
+        return;
+      }
+      const move = (by, title, sign) => h("button", { type: "button", class: "quiet", "aria-label": title, title, onclick: () => this.select(t + by), disabled: t + by < 0 || t + by >= this.length }, sign);
+      const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
+      const i = window.fpa.cell(this.grid, t);
+      const share = (n) => this.focus.p.map((c) => c[n]);
+      const row = (title, shares) => h("div", { class: "step-row" }, h("span", {}, title), bar(core.categories, shares, title));
+      const ended = core.base.status === "parsed" || core.base.status === "readout";
+      const steps = [];
+      if (this.focus && i >= 0) {
+        const next = i + 1 < this.grid.length;
+        steps.push(row(`at ${this.grid[i]}`, share(i)));
+        if (next) steps.push(row(`at ${this.grid[i + 1]}`, share(i + 1)));
+        else if (ended && core.base.finish !== "length") steps.push(row("at the end", core.categories.map((name) => Number(name === core.base.outcome))));
+      }
+      this.inspector.replaceChildren(
+        h(
+          "div",
+          { class: "token-head" },
+          h("h2", {}, h("span", { class: "soft" }, `Token ${t} `), h("bdi", { class: "mono" }, visible(core.tokens[t]))),
+          h("span", { class: "pair" }, move(-1, "Token before", "‹"), move(1, "Token after", "›")),
+        ),
+        h(
+          "dl",
+          { class: "facts" },
+          fact("probability", core.p[t] === null ? "–" : percent(core.p[t], 1)),
+          fact(core.entropyWhole ? "entropy" : "entropy ≥", core.entropy[t] === null ? "–" : `${core.entropy[t].toFixed(2)} nats`),
+          fact(this.focus && !this.focus.change ? "size of change" : "P(change)", this.focus ? percent(this.change[t], this.change[t] < 0.1 ? 1 : 0) : "–"),
+        ),
+        steps.length ? h("div", { class: "steps-of-curve" }, steps) : null,
+        h("h3", {}, "Next tokens here"),
+        this.nextTokens(t),
+      );
+    }
+
+    /** The token to begin with: that of the largest fork. */
+    start() {
+      return this.forks.length ? this.forks.reduce((a, b) => (b.size > a.size ? b : a)).from : 0;
+    }
+
+    nextTokens(t) {
+      const { core } = this;
+      const here = core.next[t];
+      if (!here) {
+        const near = this.positions.filter((x) => core.next[x]).reduce((a, b) => (a === null || Math.abs(b - t) < Math.abs(a - t) ? b : a), null);
+        return h("p", { class: "soft" }, "Nothing was recorded at this token. ", near === null ? null : h("button", { type: "button", class: "quiet", onclick: () => this.select(near) }, `Nearest: ${near}`));
+      }
+      const total = here.reduce((n, a) => n + a[4].reduce((x, y) => x + y, 0), 0);
+      const list = h(
+        "ul",
+        { class: "next" },
+        here.map(([text, id, p, base, counts], i) => {
+          const n = counts.reduce((x, y) => x + y, 0);
+          const name = id === -1 ? h("i", {}, "another token") : text === null ? h("i", {}, `token ${id}`) : h("bdi", { class: "mono" }, visible(text));
+          const line = [
+            h("span", { class: "word" }, name, base ? h("span", { class: "tag" }, "base") : null),
+            h("span", { class: "chance", style: `--p:${p ?? 0}`, title: "probability of this token" }, p === null ? "–" : percent(p, p < 0.1 ? 1 : 0)),
+            n ? bar(core.categories, counts.map((c) => c / n), "answers after it") : h("span", { class: "dist none" }, "not sampled"),
+            h("span", { class: "n soft", title: plural(n, "rollout") }, n ? count(n) : ""),
+          ];
+          if (!n) return h("li", {}, h("div", { class: "next-row" }, line));
+          const detail = h("div", { class: "detail" });
+          return h(
+            "li",
+            {},
+            h("details", { ontoggle: (e) => e.target.open && !detail.childNodes.length && this.detail(detail, t, i, counts, n) }, h("summary", { class: "next-row" }, line), detail),
+          );
+        }),
+      );
+      return [
+        list,
+        h("p", { class: "soft small" }, total ? `${plural(total, "rollout")} of the whole run that pass this token, by what they say here. Open one for its answers${core.texts ? " and examples" : ""}.` : "No rollout passes this token."),
+      ];
+    }
+
+    async detail(node, t, i, counts, n) {
+      const { core } = this;
+      node.append(
+        h("ul", { class: "counts" }, core.categories.map((name, k) => (counts[k] ? h("li", {}, disc(core.categories, name), ` ${percent(counts[k] / n)} `, h("span", { class: "soft" }, `(${count(counts[k])})`)) : null))),
+      );
+      if (!core.texts) {
+        node.append(h("p", { class: "soft small" }, "This run kept no texts of its rollouts."));
+        return;
+      }
+      const texts = await window.fpa.load(`${this.row.key}.texts`);
+      const examples = texts[`${t}/${i}`] || [];
+      if (!examples.length) node.append(h("p", { class: "soft small" }, "No text of these was kept."));
+      for (const [outcome, status, text, cut] of examples)
+        node.append(
+          h("figure", { class: "example" }, h("figcaption", {}, disc(core.categories, outcome), status && status !== "parsed" ? h("span", { class: "tag" }, status) : null), h("blockquote", { dir: "auto" }, text, cut ? h("span", { class: "soft" }, " … (cut)") : null)),
+        );
+    }
+
+    close() {
+      if (this.chart) this.chart.close();
+    }
+  }
+
+  Object.assign(window.fpa, { Question });
+})();
