@@ -151,22 +151,22 @@ _TURN_END = re.compile(
     r"<\|(?:im_end|eot_id|endoftext|end_of_text|user|im_start|start_header_id)\|>|</s>|<eos>|"
     r"<(?:end|start)_of_turn>|<\|(?:User|end▁of▁sentence)\|>|\[INST\]"
 )
-_NUMBERED = r"(?:[ \t]*(?:no\.?|number|#)?[ \t]*\d{1,3})?"
+_NUMBERED = r"(?:[ \t]{0,3}(?:no\.?|number|#)?[ \t]{0,3}\d{1,3})?"
 _NEXT_QUESTION = re.compile(
-    rf"^[ \t>#*_\-]{{0,8}}(?:(?:next|new|another|second|follow-?up)[ \t]+)?"
+    rf"^[ \t>#*_\-]{{0,8}}(?:(?:next|new|another|second|follow-?up)[ \t]{{1,3}})?"
     rf"(?:question|q|问题|題目|题目|问|質問|問題|문제|pregunta|frage){_NUMBERED}[ \t*_]{{0,4}}(?:[:.)][*_]*(?=\s|$|\S)|$)"
     rf"|^[ \t>#*_\-]{{0,8}}(?:human|user|student|### ?instruction)[ \t*_]{{0,4}}:"
-    rf"|(?-i:\bQuestion{_NUMBERED}[ \t]*:|\bQ\d{{0,3}}:(?=\s))"
+    rf"|(?-i:\bQuestion{_NUMBERED}[ \t]{{0,3}}:|\bQ\d{{0,3}}:(?=\s))"
     rf"|\b(?:next|another|a new) question\b[^.?\n]{{0,40}}:",
     re.IGNORECASE | re.MULTILINE,
 )
 _NEXT_TASK = re.compile(
-    rf"^[ \t>#*_\-]{{0,8}}(?:problem|exercise|task|example|passage|quiz|第[ \t]*\d+[ \t]*题){_NUMBERED}"
+    rf"^[ \t>#*_\-]{{0,8}}(?:problem|exercise|task|example|passage|quiz|第[ \t]{{0,3}}\d{{1,3}}[ \t]{{0,3}}题){_NUMBERED}"
     r"[ \t*_]{0,4}(?:[:.)]|$)",
     re.IGNORECASE | re.MULTILINE,
 )
 _LISTED = re.compile(
-    r"(?:^|(?<=\s))\(?A[).:]\s*(?P<a>\S[^\n]{0,400}?)\s+\(?B[).:]\s*(?P<b>\S[^\n]{0,400})", re.M
+    r"(?:^|(?<=\s))\(?A[).:]\s{0,4}(?P<a>\S[^\n]{0,300}?)\s{1,4}\(?B[).:]\s{0,4}(?P<b>\S[^\n]{0,400})", re.M
 )
 
 
@@ -258,6 +258,8 @@ _NOTHING: frozenset[int] = frozenset()
 _AFTER_A = {"as", "for", "with", "in", "by", "given", "here", "instead", "on", "after", "from", "is", "was"}
 _AFTER_LOWER = {"because", "since", "as", "and", "or", "but", "so", "is", "which", "where", "given", "due to"}
 _MODALS = {"would", "could", "might", "may"}
+_CLAUSE_END = re.compile("[.?\n¶;]")
+_LONGEST_LIST = 20
 _PLURAL = {"are", "were", "aren't", "weren't", "have", "must", "should", "can't", "cannot", "都"}
 _REPORTED = {"think", "say", "believe", "argue", "guess", "assume", "expect", "conclude", "answer", "suppose"}
 _BRIDGES = {"case", "true", "think", "believe", "say", "mean", "clear", "certain", "sure", "necessarily"}
@@ -421,7 +423,7 @@ class _Reader:
         options, end, labels, texts = first.options, first.end, [first.labels], int(first.own_text)
         listed, marked = False, first.marked
         commas_at: tuple[frozenset[int], int] | None = None
-        while True:
+        while len(labels) < _LONGEST_LIST:
             at, joiner = self._joiner(end)
             following = self._option(at) if joiner is not None else None
             if following is None or joiner is None:
@@ -440,7 +442,7 @@ class _Reader:
             labels.append(following.labels)
             texts += int(following.own_text)
             marked = marked and following.marked
-        if commas_at is not None and self.kind(end) not in ".;¶\n)":
+        if commas_at is not None and len(labels) < _LONGEST_LIST and self.kind(end) not in ".;¶\n)":
             options, end = commas_at
         if texts >= 2 and len(options) >= 3:
             listed = True
@@ -630,7 +632,7 @@ class _Reader:
                 if at == i + 1:
                     yield from self._declare(at, "(:-", closed=True)
                 return
-            if here in ".?BLZhbg" or (kind == "N" and here not in "fdcpravm:=-sxq"):
+            if here in ".?nBLZhbg" or (kind == "N" and here not in "fdcpravm:=-sxq"):
                 return
             if here in "vm:=-sxq":
                 if self.slot(at, _FILLERS) is not None:
@@ -662,9 +664,8 @@ class _Reader:
 
     def _tail(self, i: int) -> _Event | None:
         """An answer in other words that ends with its label ("the law of inertia (C)") or names one text."""
-        end = i
-        while end < len(self.kinds) and end < i + 60 and self.kind(end) not in ".?\n¶;":
-            end += 1
+        stop = _CLAUSE_END.search(self.kinds, i, i + 60)
+        end = stop.start() if stop else min(i + 60, len(self.kinds))
         span = self.kinds[i:end]
         if set(span) & set("xqXgwhbB") or self.kind(end) == "?":
             return None
@@ -876,9 +877,9 @@ class _Reader:
             start = match.end()
 
     def _in_denial(self, t: int, start: int, end: int) -> bool:
-        left = max((i for i in range(start, t) if self.kinds[i] in ",;t"), default=start)
-        right = min((i for i in range(self.texts[t][0], end) if self.kinds[i] in ",;t"), default=end)
-        return bool(set(self.kinds[left:t] + self.kinds[self.texts[t][0] : right]) & set("xqXwg"))
+        before = re.split("[,;t]", self.kinds[max(start, t - 40) : t])[-1]
+        after = re.split("[,;t]", self.kinds[self.texts[t][0] : min(end, t + 40)])[0]
+        return bool(set(before + after) & set("xqXwg"))
 
     # -- judgement
 
