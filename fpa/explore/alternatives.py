@@ -24,12 +24,17 @@ LONGEST = 1200
 
 @dataclass(frozen=True)
 class Example:
-    """One rollout to read: its text from the position on, and whether the text was cut short."""
+    """One rollout to read.
+
+    ``text`` is what it says from the position on, or the whole response where the base path's text is not its
+    beginning (decoders may leave special tokens out); ``cut`` tells that it was shortened.
+    """
 
     outcome: str
     status: str | None
     text: str
     cut: bool
+    whole: bool
 
 
 @dataclass
@@ -158,15 +163,15 @@ def _pick_examples(
             turns = sorted(by_outcome.values(), key=len, reverse=True)
             picked = [turn[n] for n in range(wanted) for turn in turns if n < len(turn)][:wanted]
             for i in picked:
-                rest = _after(texts[i], path[: prefixes[t]])
+                rest, whole = _after(texts[i], path[: prefixes[t]])
                 alternative.examples.append(
-                    Example(str(outcomes[i]), statuses[i], rest[:LONGEST], len(rest) > LONGEST)
+                    Example(str(outcomes[i]), statuses[i], rest[:LONGEST], len(rest) > LONGEST, whole)
                 )
 
 
-def _after(text: str, prefix: str) -> str:
-    """The text beyond the base path's, or all of it where it does not begin with that (decoders may trim)."""
+def _after(text: str, prefix: str) -> tuple[str, bool]:
+    """The text beyond the base path's; all of it, and True, where it does not begin with that."""
     for start in (prefix, prefix.lstrip()):
         if text.startswith(start):
-            return text[len(start) :]
-    return text
+            return text[len(start) :], False
+    return text, True

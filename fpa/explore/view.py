@@ -135,7 +135,7 @@ def build_view(
         rollouts, base, question.categories, told, options.examples if has_texts else 0
     )
     texts = {
-        f"{t}/{i}": [[e.outcome, e.status, e.text, e.cut] for e in a.examples]
+        f"{t}/{i}": [[e.outcome, e.status, e.text, int(e.cut), int(e.whole)] for e in a.examples]
         for t, here in nexts.items()
         for i, a in enumerate(here)
         if a.examples

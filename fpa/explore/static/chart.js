@@ -100,7 +100,7 @@
     /**
      * @param model {length, range, categories, hidden (Set), focus {places, p, lo, hi} or null,
      *   overlays [{places, p, kind}], sampled, forks [{x, from, to, size, text}], change [{from, to, value}],
-     *   changeName, entropy, entropyName, stacked, height, level}
+     *   changeEnd, changeName, entropy, entropyName, stacked, height, level}
      */
     render(model) {
       this.model = model;
@@ -158,7 +158,7 @@
       this.svg.append(
         s("line", { x1: MARGIN.left, x2: right, y1: bottom, y2: bottom, stroke: soft, "stroke-opacity": 0.5 }),
         s("text", { x: MARGIN.left + this.inner / 2, y: this.height - 5, "text-anchor": "middle", "font-size": 11, fill: soft }, "token position"),
-        s("text", { x: 4, y: 12, "font-size": 12, "font-weight": 600, fill: text }, "Answer"),
+        s("text", { x: 4, y: 12, "font-size": 12, "font-weight": 600, fill: text }, "P(answer)"),
       );
     }
 
@@ -242,14 +242,14 @@
 
     changes(group) {
       const top = this.track(0, this.model.changeName);
-      if (this.model.change.length) this.scaleEnd(top, "1");
+      if (this.model.change.length) this.scaleEnd(top, String(this.model.changeEnd));
       const [from, to] = this.model.range;
       const d = this.model.change
-        .filter((c) => c.value > 0.004 && c.to > from && c.from < to)
+        .filter((c) => c.value > 0.004 * this.model.changeEnd && c.to > from && c.from < to)
         .map((c) => {
           const x = this.x(c.from);
           const wide = Math.max(1.5, this.x(c.to) - x - 0.5);
-          return `M${x.toFixed(1)} ${top + TRACK}v${(-c.value * TRACK).toFixed(1)}h${wide.toFixed(1)}V${top + TRACK}Z`;
+          return `M${x.toFixed(1)} ${top + TRACK}v${((-c.value / this.model.changeEnd) * TRACK).toFixed(1)}h${wide.toFixed(1)}V${top + TRACK}Z`;
         })
         .join("");
       group.append(s("path", { class: "change", d, fill: this.ink.fork }));

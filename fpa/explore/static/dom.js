@@ -3,15 +3,25 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
 
+  /** Put children at the end: nodes, text, lists of them; nothing for null and false. */
+  function add(node, ...children) {
+    for (const child of children.flat(Infinity))
+      if (child !== null && child !== undefined && child !== false) node.append(child);
+    return node;
+  }
+
+  function put(node, ...children) {
+    node.replaceChildren();
+    return add(node, ...children);
+  }
+
   function fill(node, attributes, children) {
     for (const [name, value] of Object.entries(attributes || {})) {
       if (value === null || value === undefined || value === false) continue;
       if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
       else node.setAttribute(name, value === true ? "" : value);
     }
-    for (const child of children.flat(Infinity))
-      if (child !== null && child !== undefined && child !== false) node.append(child);
-    return node;
+    return add(node, ...children);
   }
 
   const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
@@ -80,5 +90,5 @@
     );
   }
 
-  Object.assign(window.fpa, { h, s, colour, count, percent, short, plural, visible, disc, bar });
+  Object.assign(window.fpa, { h, s, add, put, colour, count, percent, short, plural, visible, disc, bar });
 })();

@@ -1,7 +1,7 @@
 "use strict";
 // The address is the state: everything chosen is in the part after #, so that a view can be shared.
 (() => {
-  const { h, count, short } = window.fpa;
+  const { h, put, count } = window.fpa;
   const main = document.getElementById("main");
   const live = document.getElementById("live");
   let index;
@@ -40,7 +40,7 @@
       const row = window.fpa.rows(index).find((r) => r.key === state.q);
       if (!row) {
         page = null;
-        main.replaceChildren(h("p", { class: "state" }, "This run has no such question. ", h("a", { href: "#" }, "All questions")));
+        put(main, h("p", { class: "state" }, "This run has no such question. ", h("a", { href: "#" }, "All questions")));
         return;
       }
       if (!page || page.row.key !== row.key) {
@@ -59,7 +59,7 @@
       }
       await page.update(state, current);
     } catch (error) {
-      if (current()) main.replaceChildren(h("p", { class: "state error", role: "alert" }, error.message));
+      if (current()) put(main, h("p", { class: "state error", role: "alert" }, error.message));
     }
   }
 
@@ -122,7 +122,7 @@
     try {
       index = await window.fpa.load("index");
     } catch (error) {
-      main.replaceChildren(h("p", { class: "state error", role: "alert" }, error.message));
+      put(main, h("p", { class: "state error", role: "alert" }, error.message));
       return;
     }
     const { run } = index;

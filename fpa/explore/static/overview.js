@@ -1,7 +1,7 @@
 "use strict";
 // All questions: a table or small multiples, sorted, filtered and searched; a stretch of them drawn at a time.
 (() => {
-  const { h, count, percent, short, plural, disc, miniature } = window.fpa;
+  const { h, put, count, percent, short, plural, disc, miniature } = window.fpa;
   const STEP = 60;
 
   const COLUMNS = [
@@ -184,8 +184,7 @@
     const again = focused && main.contains(focused) ? focused.name || focused.id || null : null;
     const caret = focused && focused.id === "find" ? focused.selectionStart : null;
     const tally = h("p", { class: "tally", role: "status" });
-    main.replaceChildren(
-      h("h1", { class: "sr" }, "All questions"),
+    put(main, h("h1", { class: "sr" }, "All questions"),
       figures(index, all),
       controls(index, { sort: "id", ...state }, go),
       tally,

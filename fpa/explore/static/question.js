@@ -1,7 +1,7 @@
 "use strict";
 // One question: its curves, its text, and what else could have been said at each token.
 (() => {
-  const { h, count, percent, short, plural, visible, disc, bar, colour, at } = window.fpa;
+  const { h, put, count, percent, short, plural, visible, disc, bar, colour, at } = window.fpa;
   const KINDS = ["dashes", "dashdot", "dots"];
   const NAMES = { full: "Full Model", auto: "auto", raw: "raw" };
   const SHADES = { change: "change", entropy: "entropy", surprise: "surprise" };
@@ -75,8 +75,7 @@
         return h("a", { class: "step", href: other ? `#q=${encodeURIComponent(other)}` : null, "aria-disabled": other ? null : "true", "aria-label": title, title }, sign);
       };
       this.notices = h("div", { class: "notices" });
-      main.replaceChildren(
-        h(
+      put(main, h(
           "article",
           { class: "question" },
           h(
@@ -98,7 +97,7 @@
         ),
       );
       const notes = this.notes();
-      this.notices.replaceChildren(...notes.map((text) => h("p", { class: "note" }, text)));
+      put(this.notices, ...notes.map((text) => h("p", { class: "note" }, text)));
       if (!this.length) return;
       this.left = h("div", { class: "left" });
       this.inspector = h("aside", { class: "inspector", "aria-label": "At the selected token" });
@@ -256,6 +255,12 @@
       return shares;
     }
 
+    /** Where the scale of changes ends: at 1 for probabilities, at the largest for sizes. */
+    changeEnd() {
+      if (!this.focus || this.focus.change) return 1;
+      return Math.max(0.3, Math.ceil(10 * this.change.reduce((a, b) => Math.max(a, b), 0)) / 10);
+    }
+
     findForks() {
       if (!this.focus) return [];
       const moved = window.fpa.variation(this.focus.p);
@@ -289,8 +294,7 @@
       const n = Number(state.stride) * every;
       this.slide(this.strideSlider, state.stride, n === 1 ? `every ${unit.slice(0, -1)}` : `every ${n} ${unit}`);
       const share = core.spent ? this.cell.tokens / core.spent : 0;
-      this.cost.replaceChildren(
-        h("b", {}, short(this.cell.tokens)), " tokens",
+      put(this.cost, h("b", {}, short(this.cell.tokens)), " tokens",
         h("span", { class: "soft" }, ` in ${plural(this.cell.rollouts, "rollout")}${share && share < 0.9995 ? `: ${share < 0.01 ? share * 100 < 0.1 ? "under 0.1" : (100 * share).toFixed(1) : (100 * share).toFixed(0)} % of the run` : ""}`),
         this.distances(),
       );
@@ -321,6 +325,7 @@
         sampled: this.sampled(),
         forks: this.forks,
         change: spans,
+        changeEnd: this.changeEnd(),
         changeName: this.focus && !this.focus.change ? "Size of the change (total variation)" : `Probability of a change above ${index.threshold}`,
         entropy: core.entropy,
         entropyName: core.entropyWhole ? "Entropy of the next token (nats)" : "Entropy of the kept next tokens (nats, a lower bound)",
@@ -402,8 +407,7 @@
         const word = visible(text.trim() || text);
         return word.length > 24 ? `${word.slice(0, 23)}…` : word;
       };
-      this.forkList.replaceChildren(
-        this.forks.length
+      put(this.forkList, this.forks.length
           ? `${plural(this.forks.length, "fork")}${many ? ", the largest" : ""}: `
           : `No fork: no step of the curve is larger than ${this.index.threshold} in total variation.`,
         ...shown.map((f) =>
@@ -421,7 +425,7 @@
       this.shades.querySelectorAll("button").forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.shade === state.shade)));
       const most = Math.max(1, ...core.entropy.filter((v) => v !== null));
       const value = {
-        change: (t) => this.change[t],
+        change: (t) => this.change[t] / this.changeEnd(),
         entropy: (t) => (core.entropy[t] ?? 0) / most,
         surprise: (t) => (core.p[t] === null ? 0 : 1 - core.p[t]),
       }[state.shade];
@@ -432,7 +436,7 @@
       const forked = new Set(this.forks.flatMap((f) => Array.from({ length: f.to - f.from }, (_, i) => f.from + i)));
       this.tokens.forEach((node, t) => node.classList.toggle("forked", forked.has(t)));
       const name = { change: this.focus && !this.focus.change ? "size of the change" : "probability of a change", entropy: "entropy", surprise: "1 − p(token)" }[state.shade];
-      this.shadeKey.replaceChildren("0", h("i", {}), state.shade === "entropy" ? `${most.toFixed(1)} nats` : "1", h("span", { class: "soft" }, ` ${name}`));
+      put(this.shadeKey, "0", h("i", {}), state.shade === "entropy" ? `${most.toFixed(1)} nats` : state.shade === "change" ? String(this.changeEnd()) : "1", h("span", { class: "soft" }, ` ${name}`));
     }
 
     // ---- hovering and choosing tokens
@@ -467,8 +471,10 @@
           // Within its own box: the page itself must not jump.
           const box = this.text.getBoundingClientRect();
           const spot = node.getBoundingClientRect();
-          if (spot.top < box.top) this.text.scrollTop -= box.top - spot.top + 24;
-          if (spot.bottom > box.bottom) this.text.scrollTop += spot.bottom - box.bottom + 24;
+          if (spot.top < box.top || spot.bottom > box.bottom) {
+            const line = parseFloat(getComputedStyle(this.text).lineHeight);
+            this.text.scrollTop += spot.top - box.top - Math.round(box.height / line / 3) * line - (line - spot.height) / 2;
+          }
           if (this.marked !== undefined) window.fpa.say(this.spoken(t));
         }
       }
@@ -535,8 +541,7 @@
       const { core, state } = this;
       const { t } = state;
       if (t === null) {
-        this.inspector.replaceChildren(
-          h("h2", {}, "Pick a token"),
+        put(this.inspector, h("h2", {}, "Pick a token"),
           h("p", { class: "soft" }, "Click a token or the plot, or press the arrow keys there: what else could have been said, and how the answer would have changed."),
           h("button", { type: "button", class: "quiet", onclick: () => this.select(this.start()) }, this.forks.length ? "Largest fork" : "First token"),
         );
@@ -555,12 +560,11 @@
         if (next) steps.push(row(`at ${this.grid[i + 1]}`, share(i + 1)));
         else if (ended && core.base.finish !== "length") steps.push(row("at the end", core.categories.map((name) => Number(name === core.base.outcome))));
       }
-      this.inspector.replaceChildren(
-        h(
+      put(this.inspector, h(
           "div",
           { class: "token-head" },
           h("h2", {}, h("span", { class: "soft" }, `Token ${t} `), h("bdi", { class: "mono" }, visible(core.tokens[t]))),
-          h("span", { class: "pair" }, move(-1, "Token before", "‹"), move(1, "Token after", "›")),
+          h("span", { class: "pair" }, this.sheet(), move(-1, "Token before", "‹"), move(1, "Token after", "›")),
         ),
         h(
           "dl",
@@ -573,6 +577,20 @@
         h("h3", {}, "Next tokens here"),
         this.nextTokens(t),
       );
+    }
+
+    /** On narrow pages the inspector is a sheet at the bottom, which this opens and closes. */
+    sheet() {
+      const button = h("button", {
+        type: "button", class: "quiet sheet", "aria-expanded": String(Boolean(this.opened)),
+        onclick: () => {
+          this.opened = !this.opened;
+          this.inspector.classList.toggle("open", this.opened);
+          button.setAttribute("aria-expanded", String(this.opened));
+          button.textContent = this.opened ? "Less" : "More";
+        },
+      }, this.opened ? "Less" : "More");
+      return button;
     }
 
     /** The token to begin with: that of the largest fork. */
@@ -611,7 +629,7 @@
       );
       return [
         list,
-        h("p", { class: "soft small" }, total ? `${plural(total, "rollout")} of the whole run that pass this token, by what they say here. Open one for its answers${core.texts ? " and examples" : ""}.` : "No rollout passes this token."),
+        h("p", { class: "soft small" }, total ? `${plural(total, "rollout")} of the whole run come this way; each line is what they say next, how likely that is, and the answers it leads to. Open one for its answers${core.texts ? " and examples" : ""}.` : "No rollout comes this way."),
       ];
     }
 
@@ -627,9 +645,9 @@
       const texts = await window.fpa.load(`${this.row.key}.texts`);
       const examples = texts[`${t}/${i}`] || [];
       if (!examples.length) node.append(h("p", { class: "soft small" }, "No text of these was kept."));
-      for (const [outcome, status, text, cut] of examples)
+      for (const [outcome, status, text, cut, whole] of examples)
         node.append(
-          h("figure", { class: "example" }, h("figcaption", {}, disc(core.categories, outcome), status && status !== "parsed" ? h("span", { class: "tag" }, status) : null), h("blockquote", { dir: "auto" }, text, cut ? h("span", { class: "soft" }, " … (cut)") : null)),
+          h("figure", { class: "example" }, h("figcaption", {}, disc(core.categories, outcome), status && status !== "parsed" ? h("span", { class: "tag" }, status) : null, whole ? h("span", { class: "tag" }, "whole response") : null), h("blockquote", { dir: "auto" }, text, cut ? h("span", { class: "soft" }, " … (cut)") : null)),
         );
     }
 
