@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from fpa.records import Answer, BasePath, Distribution, Question, Rollout
 from fpa.store import RunWriter, unit_name
 
-HOSTILE = "<script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>\u2028\"'`${window.hurt = 1}`</"
+HOSTILE = (
+    "<script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>\u2028\"'`${window.hurt = 1}`</"
+)
 FIRST_ALTERNATIVE = 50_000
 """Token ids from here on are not of the base path."""
 
@@ -105,11 +107,24 @@ def rollouts(w: World, seed: int, texts: bool = True) -> list[Rollout]:
                 outcome = names[int(rng.choice(len(names), p=w.divert[leaves]))]
                 second = bool(rng.random() >= 0.75)
                 ids = (*range(start, leaves), FIRST_ALTERNATIVE + 2 * leaves + second, 7)
-            said = "".join(w.tokens[:leaves]) + (f" else{int(second)} so it is ({outcome})." if leaves is not None else "")
+            said = "".join(w.tokens[:leaves]) + (
+                f" else{int(second)} so it is ({outcome})." if leaves is not None else ""
+            )
             rows.append(
                 Rollout(
-                    w.question.question_id, start, draw, None, None, len(rows), outcome, "parsed", leaves,
-                    len(ids), "stop", ids if texts else None, said if texts else None,
+                    w.question.question_id,
+                    start,
+                    draw,
+                    None,
+                    None,
+                    len(rows),
+                    outcome,
+                    "parsed",
+                    leaves,
+                    len(ids),
+                    "stop",
+                    ids if texts else None,
+                    said if texts else None,
                 )  # fmt: skip
             )
     return rows

@@ -13,13 +13,22 @@ from fpa.records import BasePath
 
 IntArray = NDArray[np.int64]
 
-COLUMNS = ("start", "first_token", "first_token_p", "outcome", "status", "diverge_at", "n_tokens", "token_ids")
+COLUMNS = (
+    "start",
+    "first_token",
+    "first_token_p",
+    "outcome",
+    "status",
+    "diverge_at",
+    "n_tokens",
+    "token_ids",
+)
 ANOTHER = -1
 """Stands for a token other than the base path's whose identity was not recorded."""
 LISTED = 10
 SMALLEST = 0.01
 LONGEST = 1200
-"""Most next tokens of a position, least probability of one never sampled, most characters of a rollout's text."""
+"""Most next tokens of a position; least probability of one never sampled; most characters of a text."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +88,9 @@ def alternatives(
     gone = leaves < length
     if not told:
         gone &= leaves == start
-    left = pd.DataFrame({"t": leaves[gone], "token": token[gone], "outcome": outcome[gone]})
     counted: dict[int, dict[int, IntArray]] = {}
-    for (t, w), group in left.groupby(["t", "token"]):
-        counted.setdefault(t, {})[w] = np.bincount(group["outcome"], minlength=width)
+    for t, w, k in zip(leaves[gone].tolist(), token[gone].tolist(), outcome[gone], strict=True):
+        counted.setdefault(t, {}).setdefault(w, np.zeros(width, np.int64))[k] += 1
     forced_p = _forced(rollouts)
 
     found: dict[int, list[Alternative]] = {}
@@ -141,7 +149,7 @@ def _pick_examples(
     leaves: IntArray,
     wanted: int,
 ) -> None:
-    """Give each alternative rollouts to read: the first of every outcome, commonest outcome first, then others."""
+    """Give each alternative rollouts to read: one of every outcome, the commonest first, then others."""
     length = len(base.token_ids)
     # A rollout is read where it leaves the path; one that stays at first is also read at its start, so that
     # the base token has examples too.
@@ -149,8 +157,8 @@ def _pick_examples(
     rows: dict[tuple[int, int], list[int]] = {}
     there = rollouts["text"].notna().to_numpy()
     for where, which, holds in places:
-        for i in np.flatnonzero(holds & there):
-            rows.setdefault((int(where[i]), int(which[i])), []).append(int(i))
+        for i in np.flatnonzero(holds & there).tolist():
+            rows.setdefault((int(where[i]), int(which[i])), []).append(i)
     prefixes = np.cumsum([0, *(len(text) for text in base.token_texts)])
     path = "".join(base.token_texts)
     outcomes, statuses, texts = (rollouts[c].to_numpy() for c in ("outcome", "status", "text"))

@@ -1,7 +1,7 @@
 """How the pages' data is written: small, and loadable from disk.
 
-A page opened from disk may not fetch files, but may load scripts. Each data file is therefore a script of one
-call that hands over gzipped JSON in base64: nothing in it is ever read as code or as markup. Probabilities are
+A page opened from disk may not fetch files, but may load scripts. Each data file is therefore a script
+of one call that hands over gzipped JSON in base64: nothing in it is ever read as code or as markup. Probabilities are
 whole thousandths, as differences from one position to the next, which compress to well under a byte each.
 """
 

@@ -17,7 +17,11 @@ from fpa.explore.view import Options, View, build_view
 from fpa.run import Run, open_run
 from smoothing import MODELS
 
-ASSETS = ("index.html", "style.css", "theme.js", "data.js", "dom.js", "chart.js", "overview.js", "question.js", "main.js")
+ASSETS = (
+    "index.html",
+    "style.css",
+    *(f"{name}.js" for name in ("theme", "data", "dom", "chart", "overview", "question", "main")),
+)
 CARDS = 200
 """Excerpts and small multiples to a file: the overview loads them as they scroll into view."""
 PREFERRED = ("auto", "full", "raw")

@@ -131,16 +131,17 @@ def build_view(
     has_texts = bool(options.examples) and bool(run.config.get("keep_text", False))
     rollouts = run.rollouts(question_id, [*COLUMNS, "text"] if has_texts else list(COLUMNS))
     told = bool(run.config.get("divergence_recorded", True))
-    nexts = alternatives(
-        rollouts, base, question.categories, told, options.examples if has_texts else 0
-    )
+    nexts = alternatives(rollouts, base, question.categories, told, options.examples if has_texts else 0)
     texts = {
         f"{t}/{i}": [[e.outcome, e.status, e.text, int(e.cut), int(e.whole)] for e in a.examples]
         for t, here in nexts.items()
         for i, a in enumerate(here)
         if a.examples
     }
-    core["next"] = {str(t): [_next_token(a, vocabulary) for a in here] for t, here in nexts.items()}
+    core["next"] = {
+        str(t): [_next_token(a, base.token_texts[t] if a.base else vocabulary.get(a.token)) for a in here]
+        for t, here in nexts.items()
+    }
     core["texts"] = bool(texts)
     core["spent"] = row["spent"] = int(rollouts["n_tokens"].sum())
     core["rollouts"] = row["rollouts"] = len(rollouts)
@@ -175,7 +176,7 @@ def build_view(
 
 
 def _path(base: BasePath, p: FloatArray) -> dict[str, Any]:
-    """The base path. Where the entropy is unknown, that of the listed tokens and their rest in one is a floor."""
+    """The base path. Where the entropy is unknown, that of the listed tokens, the rest as one, is a floor."""
     known = np.array([d.entropy for d in base.distributions])
     whole = bool(np.isfinite(known).all())
     if not whole:
@@ -193,10 +194,10 @@ def _path(base: BasePath, p: FloatArray) -> dict[str, Any]:
     }
 
 
-def _next_token(a: Alternative, vocabulary: Mapping[int, str]) -> list[Any]:
+def _next_token(a: Alternative, text: str | None) -> list[Any]:
     """[text or None, id, probability, whether it is the base path's, outcome counts]."""
     p = None if a.p is None else round(a.p, 4)
-    return [vocabulary.get(a.token), a.token, p, int(a.base), a.counts.tolist()]
+    return [text, a.token, p, int(a.base), a.counts.tolist()]
 
 
 def _sizes(draws: Draws, options: Options) -> tuple[list[int | None], list[int]]:
@@ -276,7 +277,8 @@ def _reference(reference: Run | None, base: BasePath, question: Question) -> dic
     positions, curve, names = reference.curve(question.question_id)
     if names != question.categories:
         raise UsageError(
-            f"{question.question_id}: {reference.path} has other choices; a reference must be of the same question"
+            f"{question.question_id}: the choices in {reference.path} are others; a reference must be of "
+            "the same question"
         )
     return {"positions": deltas(positions), "p": columns(curve)} if len(positions) else None
 

@@ -2,7 +2,7 @@
 // The plot of one question: outcome curves with bands, where they change, and the model's entropy, on one axis.
 // All colours are attributes, so that the drawing can be saved as it is.
 (() => {
-  const { s, colour, percent, visible } = window.fpa;
+  const { s, colour } = window.fpa;
   const MARGIN = { left: 46, right: 26, top: 30 };
   const TRACK = 38;
   const GAP = 22;
@@ -196,6 +196,10 @@
         group.append(s("path", { class: "overlay", d, stroke: c, "stroke-width": 2 * radius, "stroke-linecap": "round", "stroke-opacity": 0.55, fill: "none" }));
         return;
       }
+      if (overlay.kind === "reference" && points.length > this.inner / 3) {
+        group.append(s("path", { class: "overlay", d: path(points), fill: "none", stroke: c, "stroke-width": 1, "stroke-opacity": 0.3 }));
+        return;
+      }
       const dash = { dashes: "7 4", dots: "", reference: "1.5 3.5", dashdot: "9 3 2 3" }[overlay.kind];
       group.append(
         s("path", { class: "overlay", d: path(points), fill: "none", stroke: c, "stroke-width": overlay.kind === "reference" ? 2 : 1.4, "stroke-dasharray": dash, "stroke-linecap": "round", "stroke-opacity": overlay.kind === "reference" ? 0.9 : 0.8 }),
@@ -282,12 +286,11 @@
         );
       }
       // Names of the largest forks, where there is room.
-      const taken = [[0, 60]];
+      const taken = [];
       for (const fork of [...shown].sort((a, b) => b.size - a.size)) {
-        const word = visible(fork.text.trim() || fork.text);
-        const label = word.length > 22 ? `${word.slice(0, 21)}…` : word;
+        const label = window.fpa.label(fork.text, 22);
         const half = 3.4 * label.length + 6;
-        const x = Math.min(Math.max(this.x(fork.x), half), MARGIN.left + this.inner + MARGIN.right - half);
+        const x = Math.min(Math.max(this.x(fork.x), 66 + half), MARGIN.left + this.inner + MARGIN.right - half);
         if (taken.some(([low, high]) => x + half > low && x - half < high)) continue;
         taken.push([x - half, x + half]);
         this.svg.append(
@@ -332,6 +335,8 @@
         const wide = Math.max(2, this.x(t + 1) - this.x(t));
         mark.setAttribute("x", this.x(t) - (wide === 2 ? 1 : 0));
         mark.setAttribute("width", wide);
+        // A wide stripe would drown what it marks.
+        mark.setAttribute("fill-opacity", (mark === this.pinAt ? 0.22 : 0.12) * (wide > 8 ? 0.4 : 1));
       }
       const t = hovered ?? pinned;
       this.dots.replaceChildren();
@@ -373,5 +378,5 @@
     );
   }
 
-  Object.assign(window.fpa, { Chart, miniature, percent });
+  Object.assign(window.fpa, { Chart, miniature });
 })();

@@ -58,6 +58,18 @@
     return text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ | $/g, "␣");
   }
 
+  /** A stretch of text as a short label: without the marks and spaces that end what came before. */
+  function label(text, longest) {
+    const words = (text.replace(/^[\s.,;:!?)\]]+/u, "").trim() || text.trim() || visible(text)).replace(/\s+/g, " ");
+    return words.length > longest ? `${words.slice(0, longest - 1)}…` : words;
+  }
+
+  /** Black or white, whichever reads better on a colour. */
+  function ink(hex) {
+    const [r, g, b] = [1, 3, 5].map((i) => (parseInt(hex.slice(i, i + 2), 16) / 255) ** 2.2);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#10151a" : "#ffffff";
+  }
+
   /** An answer as a coloured disc with its letter, so that colour is never the only sign. */
   function disc(categories, name) {
     const k = categories.indexOf(name);
@@ -82,7 +94,7 @@
         shares[k] > 0.001
           ? h(
               "span",
-              { style: `flex-grow:${shares[k]};--c:${colour(categories, k)}` },
+              { style: `flex-grow:${shares[k]};--c:${colour(categories, k)};color:${ink(colour(categories, k))}` },
               shares[k] >= 0.12 ? (name === "Other" ? "–" : name) : "",
             )
           : null,
@@ -90,5 +102,5 @@
     );
   }
 
-  Object.assign(window.fpa, { h, s, add, put, colour, count, percent, short, plural, visible, disc, bar });
+  Object.assign(window.fpa, { h, s, add, put, colour, count, percent, short, plural, visible, label, disc, bar });
 })();

@@ -18,9 +18,15 @@
     return `#${new URLSearchParams(Object.fromEntries(kept))}`;
   }
 
-  /** Change the state in place: no step of history for every token that is looked at. */
-  function go(changes) {
+  /** Change the address in place: no step of history for every token that is looked at. */
+  function replace(changes) {
     history.replaceState(null, "", write({ ...read(), ...changes }));
+  }
+
+  window.fpa.replace = replace;
+
+  function go(changes) {
+    replace(changes);
     show();
   }
 
@@ -51,11 +57,6 @@
         main.querySelector("#back").href = overviewHash;
         document.title = `${row.id} – ${index.run.name}`;
         window.scrollTo(0, 0);
-        if (state.t === undefined && core.full) {
-          await page.update(state, current);
-          if (current()) go({ t: String(page.start()) });
-          return;
-        }
       }
       await page.update(state, current);
     } catch (error) {

@@ -86,7 +86,7 @@
           h("a", { href: link(row), dir: "auto" }, row.id),
           h("span", { class: "excerpt", dir: "auto" }, card.text),
         ),
-      subject: () => h("td", { class: "c-subject", dir: "auto" }, row.subject ?? "–"),
+      subject: () => h("td", { class: "c-subject" }, h("span", { class: "excerpt", dir: "auto" }, row.subject ?? "–")),
       right: () => h("td", { class: "c-right" }, verdict(row, card.categories)),
       accuracy: () => h("td", { class: "num c-accuracy" }, percent(row.accuracy)),
       confidence: () => h("td", { class: "num c-confidence" }, percent(row.confidence)),
@@ -238,7 +238,7 @@
     return h(
       "dl",
       { class: "figures" },
-      tile(count(all.length), "questions"),
+      tile(count(all.length), all.length === 1 ? "question" : "questions"),
       tile(judged.length ? percent(judged.filter((r) => r.right).length / judged.length) : "–", "base paths right"),
       tile(done.length ? percent(done.filter((r) => r.forks > 0).length / done.length) : "–", "with a fork"),
       tile(short(sum("rollouts")), "rollouts"),

@@ -161,7 +161,7 @@
           { class: "panel", "aria-label": "Outcome curves" },
           h("div", { class: "controls" }, h("span", { class: "field" }, h("span", {}, "Curve"), this.methodPills), h("span", { class: "field" }, h("span", {}, "with"), this.withPills), h("span", { class: "spring" }), this.showPills),
           h("div", { class: "controls" }, this.sizeSlider.node, this.strideSlider.node, this.cost),
-          h("div", { class: "controls legend-row" }, this.legend, h("span", { class: "spring" }), this.unzoom, this.save),
+          h("div", { class: "controls legend-row" }, this.legend, this.unzoom, this.save),
           this.plotHost,
           (this.missing = h("p", { class: "note", hidden: true })),
         ),
@@ -227,21 +227,33 @@
         if (!current()) return;
         Object.assign(this.cells, cells);
       }
+      const before = this.drawn;
+      this.drawn = JSON.stringify([wanted.cell, wanted.range, wanted.method, [...wanted.with], [...wanted.hidden], wanted.stacked, wanted.shade]);
       this.state = wanted;
       if (!this.length) return;
-      if (this.methods.length) {
+      if (this.drawn === before) {
+        // Another token of the same picture: nothing is drawn again.
+        if (this.chart) this.readLegend(wanted.t);
+      } else if (this.methods.length) {
         this.cell = this.cells[wanted.cell];
         this.curves = window.fpa.curves(this.cell);
         this.focus = this.curves[wanted.method].missing ? null : this.curves[wanted.method];
         this.change = this.changes();
         this.forks = this.findForks();
+        if (before === undefined && wanted.t === null) {
+          wanted.t = this.start();
+          window.fpa.replace({ t: String(wanted.t) });
+        }
         this.updatePlot();
-        this.updateForks();
       } else {
         this.change = this.core.tokens.map(() => 0);
         this.forks = [];
       }
-      this.updateShades();
+      if (this.drawn !== before) this.updateShades();
+      if (this.methods.length) {
+        this.updateForks();
+        this.speakPlace();
+      }
       this.mark();
       this.inspect();
     }
@@ -333,7 +345,10 @@
         height: Math.round(Math.min(300, Math.max(200, window.innerHeight * 0.36))),
       });
       this.readLegend(state.t);
-      const t = state.t ?? 0;
+    }
+
+    speakPlace() {
+      const t = this.state.t ?? 0;
       this.plotHost.setAttribute("aria-valuenow", t);
       this.plotHost.setAttribute("aria-valuetext", this.spoken(t));
     }
@@ -403,10 +418,6 @@
     updateForks() {
       const many = this.forks.length > 12;
       const shown = many ? [...this.forks].sort((a, b) => b.size - a.size).slice(0, 12).sort((a, b) => a.x - b.x) : this.forks;
-      const label = (text) => {
-        const word = visible(text.trim() || text);
-        return word.length > 24 ? `${word.slice(0, 23)}…` : word;
-      };
       put(this.forkList, this.forks.length
           ? `${plural(this.forks.length, "fork")}${many ? ", the largest" : ""}: `
           : `No fork: no step of the curve is larger than ${this.index.threshold} in total variation.`,
@@ -414,7 +425,7 @@
           h(
             "button",
             { type: "button", class: "fork-chip", "aria-pressed": String(this.state.t !== null && this.state.t >= f.from && this.state.t < f.to), title: `Fork at position ${f.x}, total variation ${f.size.toFixed(2)}`, onclick: () => this.select(f.from) },
-            h("bdi", {}, label(f.text)), h("span", { class: "soft" }, ` ${f.x}`), h("b", {}, ` ${f.size.toFixed(2)}`),
+            h("bdi", {}, window.fpa.label(f.text, 24)), h("span", { class: "soft" }, ` ${f.x}`), h("b", {}, ` ${f.size.toFixed(2)}`),
           ),
         ),
       );
