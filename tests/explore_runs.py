@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from fpa.records import Answer, BasePath, Distribution, Question, Rollout
 from fpa.store import RunWriter, unit_name
 
-HOSTILE = (
-    "<script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>\u2028\"'`${window.hurt = 1}`</"
-)
+HOSTILE = "<script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'>\"'`${window.hurt = 1}`</"
 FIRST_ALTERNATIVE = 50_000
 """Token ids from here on are not of the base path."""
 
@@ -107,26 +105,25 @@ def rollouts(w: World, seed: int, texts: bool = True) -> list[Rollout]:
                 outcome = names[int(rng.choice(len(names), p=w.divert[leaves]))]
                 second = bool(rng.random() >= 0.75)
                 ids = (*range(start, leaves), FIRST_ALTERNATIVE + 2 * leaves + second, 7)
-            said = "".join(w.tokens[:leaves]) + (
-                f" else{int(second)} so it is ({outcome})." if leaves is not None else ""
+            said = "".join(w.tokens[:leaves])
+            if leaves is not None:
+                said += f" else{int(second)} so it is ({outcome})."
+            row = Rollout(
+                w.question.question_id,
+                start,
+                draw,
+                None,
+                None,
+                len(rows),
+                outcome,
+                "parsed",
+                leaves,
+                len(ids),
+                "stop",
+                ids if texts else None,
+                said if texts else None,
             )
-            rows.append(
-                Rollout(
-                    w.question.question_id,
-                    start,
-                    draw,
-                    None,
-                    None,
-                    len(rows),
-                    outcome,
-                    "parsed",
-                    leaves,
-                    len(ids),
-                    "stop",
-                    ids if texts else None,
-                    said if texts else None,
-                )  # fmt: skip
-            )
+            rows.append(row)
     return rows
 
 
@@ -141,9 +138,13 @@ def write_run(
 ) -> Path:
     """Write a run: finished questions, some with a base path only, some only asked."""
     config = {
-        "strategy": "grid", "samples": worlds[0].samples if worlds else 1, "every": worlds[0].every if worlds else 1,
-        "unit": "token", "temperature": 1.0, "keep_text": texts,
-    }  # fmt: skip
+        "strategy": "grid",
+        "samples": max((w.samples for w in worlds), default=1),
+        "every": 1,
+        "unit": "token",
+        "temperature": 1.0,
+        "keep_text": texts,
+    }
     with RunWriter.open(path, config, engine=None, questions_fingerprint="test") as writer:
         for w in (*worlds, *uncollected, *asked_only):
             writer.put_question(w.question, None)

@@ -1,8 +1,9 @@
 """How the pages' data is written: small, and loadable from disk.
 
 A page opened from disk may not fetch files, but may load scripts. Each data file is therefore a script
-of one call that hands over gzipped JSON in base64: nothing in it is ever read as code or as markup. Probabilities are
-whole thousandths, as differences from one position to the next, which compress to well under a byte each.
+of one call that hands over gzipped JSON in base64: nothing in it is ever read as code or as markup.
+Probabilities are whole thousandths, as differences from one position to the next, which compress to well
+under a byte each.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@
     return values;
   }
 
-  const path = (points) =>
-    points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+  const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
   class Chart {
     /**
@@ -115,10 +114,30 @@
       this.svg.setAttribute("height", this.height);
       this.svg.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
       this.svg.append(
-        s("clipPath", { id: "inside" }, s("rect", { x: MARGIN.left - 1, y: 0, width: this.inner + 2, height: this.height })),
+        s(
+          "clipPath",
+          { id: "inside" },
+          s("rect", { x: MARGIN.left - 1, y: 0, width: this.inner + 2, height: this.height }),
+        ),
       );
-      this.cursorAt = this.svg.appendChild(s("rect", { fill: this.ink.text, "fill-opacity": 0.1, y: MARGIN.top, height: this.height - MARGIN.top - AXIS, visibility: "hidden" }));
-      this.pinAt = this.svg.appendChild(s("rect", { fill: this.ink.text, "fill-opacity": 0.2, y: MARGIN.top, height: this.height - MARGIN.top - AXIS, visibility: "hidden" }));
+      this.cursorAt = this.svg.appendChild(
+        s("rect", {
+          fill: this.ink.text,
+          "fill-opacity": 0.1,
+          y: MARGIN.top,
+          height: this.height - MARGIN.top - AXIS,
+          visibility: "hidden",
+        }),
+      );
+      this.pinAt = this.svg.appendChild(
+        s("rect", {
+          fill: this.ink.text,
+          "fill-opacity": 0.2,
+          y: MARGIN.top,
+          height: this.height - MARGIN.top - AXIS,
+          visibility: "hidden",
+        }),
+      );
       this.axes(width);
       const inside = this.svg.appendChild(s("g", { "clip-path": "url(#inside)" }));
       if (model.focus) {
@@ -131,7 +150,15 @@
       this.forks(inside);
       if (model.focus) this.ends();
       this.dots = this.svg.appendChild(s("g", {}));
-      this.brush = this.svg.appendChild(s("rect", { fill: this.ink.fork, "fill-opacity": 0.15, y: MARGIN.top, height: this.height - MARGIN.top - AXIS, visibility: "hidden" }));
+      this.brush = this.svg.appendChild(
+        s("rect", {
+          fill: this.ink.fork,
+          "fill-opacity": 0.15,
+          y: MARGIN.top,
+          height: this.height - MARGIN.top - AXIS,
+          visibility: "hidden",
+        }),
+      );
       this.cursor(this.hovered ?? null, this.pinned ?? null);
     }
 
@@ -146,7 +173,11 @@
       for (const p of [0, 0.25, 0.5, 0.75, 1]) {
         this.svg.append(
           s("line", { x1: MARGIN.left, x2: right, y1: this.y(p), y2: this.y(p), stroke: line }),
-          s("text", { x: MARGIN.left - 8, y: this.y(p) + 4, "text-anchor": "end", "font-size": 11, fill: soft }, `${100 * p} %`),
+          s(
+            "text",
+            { x: MARGIN.left - 8, y: this.y(p) + 4, "text-anchor": "end", "font-size": 11, fill: soft },
+            `${100 * p} %`,
+          ),
         );
       }
       const bottom = this.height - AXIS;
@@ -157,7 +188,11 @@
         );
       this.svg.append(
         s("line", { x1: MARGIN.left, x2: right, y1: bottom, y2: bottom, stroke: soft, "stroke-opacity": 0.5 }),
-        s("text", { x: MARGIN.left + this.inner / 2, y: this.height - 5, "text-anchor": "middle", "font-size": 11, fill: soft }, "token position"),
+        s(
+          "text",
+          { x: MARGIN.left + this.inner / 2, y: this.height - 5, "text-anchor": "middle", "font-size": 11, fill: soft },
+          "token position",
+        ),
         s("text", { x: 4, y: 12, "font-size": 12, "font-weight": 600, fill: text }, "P(answer)"),
       );
     }
@@ -173,7 +208,9 @@
         if (focus.lo) {
           const upper = focus.places.map((t, i) => [this.x(t), this.y(focus.hi[k][i])]);
           const lower = focus.places.map((t, i) => [this.x(t), this.y(focus.lo[k][i])]).reverse();
-          group.append(s("path", { class: "band", d: `${path([...upper, ...lower])}Z`, fill: c, "fill-opacity": 0.16 }));
+          group.append(
+            s("path", { class: "band", d: `${path([...upper, ...lower])}Z`, fill: c, "fill-opacity": 0.16 }),
+          );
         }
       }
       for (const overlay of overlays)
@@ -181,28 +218,66 @@
       for (const k of this.visibleCategories()) {
         const points = focus.places.map((t, i) => [this.x(t), this.y(focus.p[k][i])]);
         group.append(
-          s("path", { class: "curve", d: path(points), fill: "none", stroke: colour(categories, k), "stroke-width": 2.2, "stroke-linejoin": "round", "stroke-linecap": "round" }),
+          s("path", {
+            class: "curve",
+            d: path(points),
+            fill: "none",
+            stroke: colour(categories, k),
+            "stroke-width": 2.2,
+            "stroke-linejoin": "round",
+            "stroke-linecap": "round",
+          }),
         );
-        if (points.length === 1) group.append(s("circle", { cx: points[0][0], cy: points[0][1], r: 4, fill: colour(categories, k) }));
+        if (points.length === 1)
+          group.append(s("circle", { cx: points[0][0], cy: points[0][1], r: 4, fill: colour(categories, k) }));
       }
     }
 
     overlay(group, overlay, k, c) {
       const points = overlay.places.map((t, i) => [this.x(t), this.y(overlay.p[k][i])]);
       if (overlay.kind === "dots") {
-        const radius = this.inner / Math.max(1, (this.model.range[1] - this.model.range[0]) * (overlay.density || 1)) > 5 ? 2 : 1.3;
+        const radius =
+          this.inner / Math.max(1, (this.model.range[1] - this.model.range[0]) * (overlay.density || 1)) > 5 ? 2 : 1.3;
         // One path of round dots of no length: thousands of them stay light.
         const d = points.map(([x, y]) => `M${x.toFixed(1)} ${y.toFixed(1)}h0`).join("");
-        group.append(s("path", { class: "overlay", d, stroke: c, "stroke-width": 2 * radius, "stroke-linecap": "round", "stroke-opacity": 0.55, fill: "none" }));
+        group.append(
+          s("path", {
+            class: "overlay",
+            d,
+            stroke: c,
+            "stroke-width": 2 * radius,
+            "stroke-linecap": "round",
+            "stroke-opacity": 0.55,
+            fill: "none",
+          }),
+        );
         return;
       }
       if (overlay.kind === "reference" && points.length > this.inner / 3) {
-        group.append(s("path", { class: "overlay", d: path(points), fill: "none", stroke: c, "stroke-width": 1, "stroke-opacity": 0.3 }));
+        group.append(
+          s("path", {
+            class: "overlay",
+            d: path(points),
+            fill: "none",
+            stroke: c,
+            "stroke-width": 1,
+            "stroke-opacity": 0.3,
+          }),
+        );
         return;
       }
       const dash = { dashes: "7 4", dots: "", reference: "1.5 3.5", dashdot: "9 3 2 3" }[overlay.kind];
       group.append(
-        s("path", { class: "overlay", d: path(points), fill: "none", stroke: c, "stroke-width": overlay.kind === "reference" ? 2 : 1.4, "stroke-dasharray": dash, "stroke-linecap": "round", "stroke-opacity": overlay.kind === "reference" ? 0.9 : 0.8 }),
+        s("path", {
+          class: "overlay",
+          d: path(points),
+          fill: "none",
+          stroke: c,
+          "stroke-width": overlay.kind === "reference" ? 2 : 1.4,
+          "stroke-dasharray": dash,
+          "stroke-linecap": "round",
+          "stroke-opacity": overlay.kind === "reference" ? 0.9 : 0.8,
+        }),
       );
     }
 
@@ -215,7 +290,14 @@
         focus.places.forEach((_, i) => (total[i] = Math.min(1, total[i] + focus.p[k][i])));
         const upper = focus.places.map((t, i) => [this.x(t), this.y(total[i])]);
         group.append(
-          s("path", { class: "curve", d: `${path([...upper, ...lower.reverse()])}Z`, fill: colour(categories, k), "fill-opacity": 0.78, stroke: this.ink.paper, "stroke-width": 0.8 }),
+          s("path", {
+            class: "curve",
+            d: `${path([...upper, ...lower.reverse()])}Z`,
+            fill: colour(categories, k),
+            "fill-opacity": 0.78,
+            stroke: this.ink.paper,
+            "stroke-width": 0.8,
+          }),
         );
       }
     }
@@ -225,13 +307,21 @@
       const [from, to] = this.model.range;
       const shown = this.model.sampled.filter((t) => t >= from && t <= to);
       const d = shown.map((t) => `M${this.x(t).toFixed(1)} ${this.y(0) + 2}v4`).join("");
-      group.append(s("path", { d, stroke: this.ink.soft, "stroke-opacity": shown.length > 250 ? 0.35 : 0.8, fill: "none" }));
+      group.append(
+        s("path", { d, stroke: this.ink.soft, "stroke-opacity": shown.length > 250 ? 0.35 : 0.8, fill: "none" }),
+      );
     }
 
     track(row, title) {
       const top = MARGIN.top + this.tall + GAP + row * (TRACK + GAP);
       this.svg.append(
-        s("line", { x1: MARGIN.left, x2: MARGIN.left + this.inner, y1: top + TRACK, y2: top + TRACK, stroke: this.ink.line }),
+        s("line", {
+          x1: MARGIN.left,
+          x2: MARGIN.left + this.inner,
+          y1: top + TRACK,
+          y2: top + TRACK,
+          stroke: this.ink.line,
+        }),
         s("text", { x: MARGIN.left, y: top - 5, "font-size": 11, fill: this.ink.soft }, title),
       );
       return top;
@@ -239,8 +329,16 @@
 
     scaleEnd(top, value) {
       this.svg.append(
-        s("text", { x: MARGIN.left - 8, y: top + 9, "text-anchor": "end", "font-size": 10, fill: this.ink.soft }, value),
-        s("text", { x: MARGIN.left - 8, y: top + TRACK + 2, "text-anchor": "end", "font-size": 10, fill: this.ink.soft }, "0"),
+        s(
+          "text",
+          { x: MARGIN.left - 8, y: top + 9, "text-anchor": "end", "font-size": 10, fill: this.ink.soft },
+          value,
+        ),
+        s(
+          "text",
+          { x: MARGIN.left - 8, y: top + TRACK + 2, "text-anchor": "end", "font-size": 10, fill: this.ink.soft },
+          "0",
+        ),
       );
     }
 
@@ -281,7 +379,15 @@
       for (const fork of shown) {
         const x = this.x(fork.x);
         group.append(
-          s("line", { x1: x, x2: x, y1: MARGIN.top, y2: this.y(0), stroke: this.ink.fork, "stroke-width": 1, "stroke-dasharray": "2 3" }),
+          s("line", {
+            x1: x,
+            x2: x,
+            y1: MARGIN.top,
+            y2: this.y(0),
+            stroke: this.ink.fork,
+            "stroke-width": 1,
+            "stroke-dasharray": "2 3",
+          }),
           s("path", { class: "fork", d: `M${x - 5} ${MARGIN.top - 8}h10l-5 8Z`, fill: this.ink.fork }),
         );
       }
@@ -294,7 +400,18 @@
         if (taken.some(([low, high]) => x + half > low && x - half < high)) continue;
         taken.push([x - half, x + half]);
         this.svg.append(
-          s("text", { x, y: MARGIN.top - 13, "text-anchor": "middle", "font-size": 12, "font-weight": 600, fill: this.ink.fork }, label),
+          s(
+            "text",
+            {
+              x,
+              y: MARGIN.top - 13,
+              "text-anchor": "middle",
+              "font-size": 12,
+              "font-weight": 600,
+              fill: this.ink.fork,
+            },
+            label,
+          ),
         );
       }
     }
@@ -318,7 +435,17 @@
       }
       for (const { k, y } of labels)
         this.svg.append(
-          s("text", { x: MARGIN.left + this.inner + 6, y: y + 4, "font-size": 12, "font-weight": 700, fill: colour(categories, k) }, categories[k] === "Other" ? "–" : categories[k]),
+          s(
+            "text",
+            {
+              x: MARGIN.left + this.inner + 6,
+              y: y + 4,
+              "font-size": 12,
+              "font-weight": 700,
+              fill: colour(categories, k),
+            },
+            categories[k] === "Other" ? "–" : categories[k],
+          ),
         );
     }
 
@@ -328,7 +455,10 @@
       this.pinned = pinned;
       if (!this.model) return;
       const [from, to] = this.model.range;
-      for (const [mark, t] of [[this.cursorAt, hovered], [this.pinAt, pinned]]) {
+      for (const [mark, t] of [
+        [this.cursorAt, hovered],
+        [this.pinAt, pinned],
+      ]) {
         const seen = t !== null && t >= from && t < to;
         mark.setAttribute("visibility", seen ? "visible" : "hidden");
         if (!seen) continue;
@@ -344,7 +474,14 @@
       if (t === null || t < from || t > to || !focus || stacked) return;
       for (const k of this.visibleCategories())
         this.dots.append(
-          s("circle", { cx: this.x(t), cy: this.y(window.fpa.at(focus.places, focus.p[k], t)), r: 3.5, fill: colour(categories, k), stroke: this.ink.paper, "stroke-width": 1.5 }),
+          s("circle", {
+            cx: this.x(t),
+            cy: this.y(window.fpa.at(focus.places, focus.p[k], t)),
+            r: 3.5,
+            fill: colour(categories, k),
+            stroke: this.ink.paper,
+            "stroke-width": 1.5,
+          }),
         );
     }
 
@@ -367,14 +504,26 @@
     const areas = spark.map((shares, k) => {
       const lower = total.map((p, i) => [x(i), y(p)]).reverse();
       shares.forEach((p, i) => (total[i] += p));
-      return s("path", { d: `${path([...total.map((p, i) => [x(i), y(p)]), ...lower])}Z`, fill: colour(categories, k), "fill-opacity": 0.8 });
+      return s("path", {
+        d: `${path([...total.map((p, i) => [x(i), y(p)]), ...lower])}Z`,
+        fill: colour(categories, k),
+        "fill-opacity": 0.8,
+      });
     });
     const ink = inks();
     return s(
       "svg",
       { class: "mini", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
       areas,
-      forks.map((share) => s("path", { d: `M${(share * width).toFixed(1)} 0V${height}`, stroke: ink.text, "stroke-width": 1.4, "stroke-dasharray": "2 2", "vector-effect": "non-scaling-stroke" })),
+      forks.map((share) =>
+        s("path", {
+          d: `M${(share * width).toFixed(1)} 0V${height}`,
+          stroke: ink.text,
+          "stroke-width": 1.4,
+          "stroke-dasharray": "2 2",
+          "vector-effect": "non-scaling-stroke",
+        }),
+      ),
     );
   }
 

@@ -28,8 +28,30 @@
   const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
   // Okabe and Ito's palette, then three of Tol's; lightened where it would sink into a dark page.
-  const LIGHT = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a900", "#332288", "#882255", "#117733"];
-  const DARK = ["#3f9fe0", "#f0b32e", "#1fbf90", "#e093bd", "#9ad7f7", "#f07c2c", "#f0e442", "#8f86e8", "#d0608f", "#5fb87a"];
+  const LIGHT = [
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#b8a900",
+    "#332288",
+    "#882255",
+    "#117733",
+  ];
+  const DARK = [
+    "#3f9fe0",
+    "#f0b32e",
+    "#1fbf90",
+    "#e093bd",
+    "#9ad7f7",
+    "#f07c2c",
+    "#f0e442",
+    "#8f86e8",
+    "#d0608f",
+    "#5fb87a",
+  ];
   const OTHER = { light: "#7c838c", dark: "#8d96a3" };
 
   function colour(categories, k) {

@@ -46,7 +46,10 @@
       const row = window.fpa.rows(index).find((r) => r.key === state.q);
       if (!row) {
         page = null;
-        put(main, h("p", { class: "state" }, "This run has no such question. ", h("a", { href: "#" }, "All questions")));
+        put(
+          main,
+          h("p", { class: "state" }, "This run has no such question. ", h("a", { href: "#" }, "All questions")),
+        );
         return;
       }
       if (!page || page.row.key !== row.key) {
@@ -70,7 +73,11 @@
     if (next) window.fpa.theme.set(next);
     else window.fpa.theme.set(names[(names.indexOf(now) + 1) % 3]);
     const chosen = window.fpa.theme.get();
-    document.getElementById("theme").textContent = { system: "Theme: system", light: "Theme: light", dark: "Theme: dark" }[chosen];
+    document.getElementById("theme").textContent = {
+      system: "Theme: system",
+      light: "Theme: light",
+      dark: "Theme: dark",
+    }[chosen];
     redraw();
   }
 
@@ -89,7 +96,8 @@
   }
 
   function keys(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog"))
+      return;
     const press = {
       "[": () => neighbour(-1),
       "]": () => neighbour(1),
@@ -110,7 +118,12 @@
     if (press) {
       event.preventDefault();
       press();
-    } else if (page && page.tokens && /^(Arrow(Left|Right)|Home|End)$/.test(event.key) && event.target === document.body) {
+    } else if (
+      page &&
+      page.tokens &&
+      /^(Arrow(Left|Right)|Home|End)$/.test(event.key) &&
+      event.target === document.body
+    ) {
       document.getElementById("text").focus({ preventScroll: true });
       page.keys(Object.defineProperty(event, "currentTarget", { value: page.text }));
     }
@@ -127,7 +140,13 @@
       return;
     }
     const { run } = index;
-    const words = [run.name, run.model, run.strategy, run.samples ? `S = ${count(run.samples)}` : null, index.reference ? `reference ${index.reference}` : null];
+    const words = [
+      run.name,
+      run.model,
+      run.strategy,
+      run.samples ? `S = ${count(run.samples)}` : null,
+      index.reference ? `reference ${index.reference}` : null,
+    ];
     document.getElementById("about").textContent = words.filter(Boolean).join(" · ");
     window.addEventListener("hashchange", show);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

@@ -96,20 +96,31 @@
       spent: () => h("td", { class: "num c-spent", title: count(row.spent) }, short(row.spent)),
     };
     const [first, ...rest] = columns.map((c) => cells[c.name]());
-    return h("tr", {}, first, h("td", { class: "c-spark" }, miniature(card.categories, card.spark, card.forks || [], 140, 30)), rest);
+    return h(
+      "tr",
+      {},
+      first,
+      h("td", { class: "c-spark" }, miniature(card.categories, card.spark, card.forks || [], 140, 30)),
+      rest,
+    );
   }
 
   function table(columns, state, go) {
     const head = (c) =>
       h(
         "th",
-        { scope: "col", class: `${c.number ? "num " : ""}c-${c.name}`, "aria-sort": state.sort === c.name ? (state.down ? "descending" : "ascending") : "none" },
+        {
+          scope: "col",
+          class: `${c.number ? "num " : ""}c-${c.name}`,
+          "aria-sort": state.sort === c.name ? (state.down ? "descending" : "ascending") : "none",
+        },
         h(
           "button",
           {
             type: "button",
             title: c.hint,
-            onclick: () => go({ sort: c.name, down: state.sort === c.name ? (state.down ? null : "1") : c.text ? null : "1" }),
+            onclick: () =>
+              go({ sort: c.name, down: state.sort === c.name ? (state.down ? null : "1") : c.text ? null : "1" }),
           },
           c.title,
           h("span", { class: "arrow", "aria-hidden": "true" }, state.sort === c.name ? (state.down ? "▾" : "▴") : ""),
@@ -120,7 +131,13 @@
     const node = h(
       "div",
       { class: "scroll" },
-      h("table", { class: "all" }, h("caption", { class: "sr" }, "All questions"), h("thead", {}, h("tr", {}, first, h("th", { scope: "col", class: "c-spark" }, "Answer over the path"), rest)), body),
+      h(
+        "table",
+        { class: "all" },
+        h("caption", { class: "sr" }, "All questions"),
+        h("thead", {}, h("tr", {}, first, h("th", { scope: "col", class: "c-spark" }, "Answer over the path"), rest)),
+        body,
+      ),
     );
     return { node, body };
   }
@@ -147,7 +164,12 @@
   function controls(index, state, go) {
     const subjects = [...new Set(index.columns.subject || [])].filter((v) => v !== null).sort(natural.compare);
     const pick = (name, title, options) =>
-      h("label", {}, h("span", {}, title), h("select", { name, onchange: (e) => go({ [name]: e.target.value || null }) }, options));
+      h(
+        "label",
+        {},
+        h("span", {}, title),
+        h("select", { name, onchange: (e) => go({ [name]: e.target.value || null }) }, options),
+      );
     let wait;
     const search = h("input", {
       type: "search",
@@ -160,18 +182,63 @@
       },
     });
     const view = (name, title) =>
-      h("button", { type: "button", "aria-pressed": String((state.view || "table") === name), onclick: () => go({ view: name === "table" ? null : name }) }, title);
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String((state.view || "table") === name),
+          onclick: () => go({ view: name === "table" ? null : name }),
+        },
+        title,
+      );
     return h(
       "form",
       { class: "filters", onsubmit: (e) => e.preventDefault() },
       h("label", {}, h("span", {}, "Search"), search),
-      subjects.length ? pick("subject", "Subject", [option("", "all", state.subject), subjects.map((v) => option(v, v, state.subject))]) : null,
-      pick("forks", "Forks", [option("", "any", state.forks), option("some", "some", state.forks), option("none", "none", state.forks)]),
-      pick("least", "Largest", [option("", "any", state.least), ["0.2", "0.3", "0.5", "0.7"].map((v) => option(v, `≥ ${v}`, state.least))]),
-      pick("answer", "Answer", [option("", "any", state.answer), option("right", "right", state.answer), option("wrong", "wrong", state.answer)]),
-      pick("sort", "Sort", COLUMNS.filter((c) => c.name !== "subject" || subjects.length).map((c) => option(c.name === "id" ? "" : c.name, c.title.toLowerCase(), state.sort))),
-      h("button", { type: "button", class: "order", title: "Turn the order round", "aria-label": state.down ? "Descending" : "Ascending", onclick: () => go({ down: state.down ? null : "1" }) }, state.down ? "▾" : "▴"),
-      h("span", { class: "pills", role: "group", "aria-label": "View" }, view("table", "Table"), view("cards", "Small multiples")),
+      subjects.length
+        ? pick("subject", "Subject", [
+            option("", "all", state.subject),
+            subjects.map((v) => option(v, v, state.subject)),
+          ])
+        : null,
+      pick("forks", "Forks", [
+        option("", "any", state.forks),
+        option("some", "some", state.forks),
+        option("none", "none", state.forks),
+      ]),
+      pick("least", "Largest", [
+        option("", "any", state.least),
+        ["0.2", "0.3", "0.5", "0.7"].map((v) => option(v, `≥ ${v}`, state.least)),
+      ]),
+      pick("answer", "Answer", [
+        option("", "any", state.answer),
+        option("right", "right", state.answer),
+        option("wrong", "wrong", state.answer),
+      ]),
+      pick(
+        "sort",
+        "Sort",
+        COLUMNS.filter((c) => c.name !== "subject" || subjects.length).map((c) =>
+          option(c.name === "id" ? "" : c.name, c.title.toLowerCase(), state.sort),
+        ),
+      ),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "order",
+          title: "Turn the order round",
+          "aria-label": state.down ? "Descending" : "Ascending",
+          onclick: () => go({ down: state.down ? null : "1" }),
+        },
+        state.down ? "▾" : "▴",
+      ),
+      h(
+        "span",
+        { class: "pills", role: "group", "aria-label": "View" },
+        view("table", "Table"),
+        view("cards", "Small multiples"),
+      ),
     );
   }
 
@@ -184,7 +251,9 @@
     const again = focused && main.contains(focused) ? focused.name || focused.id || null : null;
     const caret = focused && focused.id === "find" ? focused.selectionStart : null;
     const tally = h("p", { class: "tally", role: "status" });
-    put(main, h("h1", { class: "sr" }, "All questions"),
+    put(
+      main,
+      h("h1", { class: "sr" }, "All questions"),
       figures(index, all),
       controls(index, { sort: "id", ...state }, go),
       tally,
@@ -194,9 +263,12 @@
         ? plural(all.length, "question")
         : `${count(chosen.length)} of ${plural(all.length, "question")}`
       : "This run holds no questions yet: collect some, then build the pages again.";
-    if (all.length && !chosen.length) main.append(h("p", { class: "state" }, "No question fits. ", h("a", { href: "#" }, "Show all")));
+    if (all.length && !chosen.length)
+      main.append(h("p", { class: "state" }, "No question fits. ", h("a", { href: "#" }, "Show all")));
     if (chosen.length) {
-      const columns = COLUMNS.filter((c) => c.name !== "subject" || (index.columns.subject || []).some((v) => v !== null));
+      const columns = COLUMNS.filter(
+        (c) => c.name !== "subject" || (index.columns.subject || []).some((v) => v !== null),
+      );
       const asCards = state.view === "cards";
       const parts = asCards ? null : table(columns, { sort: "id", ...state }, go);
       const body = asCards ? h("div", { class: "cards" }) : parts.body;
@@ -210,13 +282,17 @@
         more.hidden = shown >= chosen.length;
         const texts = await Promise.all(next.map((r) => window.fpa.load(`cards-${Math.floor(r.i / index.cards)}`)));
         if (!current()) return;
-        body.append(...next.map((r, n) => {
-          const card = texts[n][r.i % index.cards];
-          return asCards ? multiple(r, card) : tableRow(r, card, columns);
-        }));
+        body.append(
+          ...next.map((r, n) => {
+            const card = texts[n][r.i % index.cards];
+            return asCards ? multiple(r, card) : tableRow(r, card, columns);
+          }),
+        );
       };
       more.addEventListener("click", extend);
-      new IntersectionObserver((seen) => seen.some((e) => e.isIntersecting) && !more.hidden && extend(), { rootMargin: "600px" }).observe(more);
+      new IntersectionObserver((seen) => seen.some((e) => e.isIntersecting) && !more.hidden && extend(), {
+        rootMargin: "600px",
+      }).observe(more);
       await extend();
     }
     if (again) {

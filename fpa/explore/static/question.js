@@ -50,7 +50,12 @@
         range,
         method: this.methods.includes(state.m) ? state.m : this.methods[0],
         with: new Set(others),
-        hidden: new Set((state.hide || "").split(".").map((name) => this.core.categories.indexOf(name)).filter((k) => k >= 0)),
+        hidden: new Set(
+          (state.hide || "")
+            .split(".")
+            .map((name) => this.core.categories.indexOf(name))
+            .filter((k) => k >= 0),
+        ),
         stacked: state.show === "stacked",
         shade: state.shade in SHADES ? state.shade : "change",
       };
@@ -72,10 +77,22 @@
       const keys = this.index.columns.key;
       const step = (by, title, sign) => {
         const other = keys[this.row.i + by];
-        return h("a", { class: "step", href: other ? `#q=${encodeURIComponent(other)}` : null, "aria-disabled": other ? null : "true", "aria-label": title, title }, sign);
+        return h(
+          "a",
+          {
+            class: "step",
+            href: other ? `#q=${encodeURIComponent(other)}` : null,
+            "aria-disabled": other ? null : "true",
+            "aria-label": title,
+            title,
+          },
+          sign,
+        );
       };
       this.notices = h("div", { class: "notices" });
-      put(main, h(
+      put(
+        main,
+        h(
           "article",
           { class: "question" },
           h(
@@ -88,10 +105,20 @@
               h("span", { "aria-hidden": "true" }, "/"),
               h("span", { dir: "auto" }, core.id),
               core.subject ? h("span", { class: "tag", dir: "auto" }, core.subject) : null,
-              h("span", { class: "steps" }, step(-1, "Question before ([)", "‹"), h("span", {}, `${this.row.i + 1} / ${keys.length}`), step(1, "Question after (])", "›")),
+              h(
+                "span",
+                { class: "steps" },
+                step(-1, "Question before ([)", "‹"),
+                h("span", {}, `${this.row.i + 1} / ${keys.length}`),
+                step(1, "Question after (])", "›"),
+              ),
             ),
             h("h1", { dir: "auto" }, core.question),
-            h("ol", { class: "choices" }, core.choices.map((text, i) => choice(core.categories[i], text))),
+            h(
+              "ol",
+              { class: "choices" },
+              core.choices.map((text, i) => choice(core.categories[i], text)),
+            ),
           ),
           this.notices,
         ),
@@ -110,20 +137,42 @@
       const { core, row } = this;
       const notes = [];
       if (row.failure) notes.push(`Collecting this question failed: ${row.failure}`);
-      if (!this.length) notes.push("This question has no base path yet: resume the collection, then build the pages again.");
-      else if (!core.full) notes.push("No rollouts of this question yet: resume the collection, then build the pages again.");
-      if (core.base && core.base.finish === "length") notes.push("The base path was cut off at its token limit, before it ended.");
-      if (core.forced) notes.push(`${plural(core.forced, "rollout")} had the base token excluded at first; they belong to no sample of a position, so the run is shown as it was collected.`);
+      if (!this.length)
+        notes.push("This question has no base path yet: resume the collection, then build the pages again.");
+      else if (!core.full)
+        notes.push("No rollouts of this question yet: resume the collection, then build the pages again.");
+      if (core.base && core.base.finish === "length")
+        notes.push("The base path was cut off at its token limit, before it ended.");
+      if (core.forced)
+        notes.push(
+          `${plural(core.forced, "rollout")} had the base token excluded at first; they belong to no sample of a position, so the run is shown as it was collected.`,
+        );
       return notes;
     }
 
     buildPlot() {
       const { core } = this;
-      const toggle = (name, title) => h("button", { type: "button", "data-with": name, "aria-pressed": "false", onclick: () => this.toggle(name) }, h("svg-key", { "data-key": name, "aria-hidden": "true" }), title);
+      const toggle = (name, title) =>
+        h(
+          "button",
+          { type: "button", "data-with": name, "aria-pressed": "false", onclick: () => this.toggle(name) },
+          h("svg-key", { "data-key": name, "aria-hidden": "true" }),
+          title,
+        );
       this.methodPills = h(
         "span",
         { class: "pills", role: "group", "aria-label": "Method in front, with its band" },
-        this.methods.map((name) => h("button", { type: "button", "data-method": name, onclick: () => this.go({ m: name === this.methods[0] ? null : name }) }, NAMES[name] || name)),
+        this.methods.map((name) =>
+          h(
+            "button",
+            {
+              type: "button",
+              "data-method": name,
+              onclick: () => this.go({ m: name === this.methods[0] ? null : name }),
+            },
+            NAMES[name] || name,
+          ),
+        ),
       );
       this.withPills = h(
         "span",
@@ -139,27 +188,61 @@
       const slider = (id, name, title, values) => {
         const output = h("output", { for: id });
         const input = h("input", {
-          type: "range", id, min: 0, max: values.length - 1, step: 1, disabled: values.length < 2,
-          oninput: () => this.go({ [name]: String(values[input.value]) === (name === "S" ? "all" : "1") ? null : String(values[input.value]) }),
+          type: "range",
+          id,
+          min: 0,
+          max: values.length - 1,
+          step: 1,
+          disabled: values.length < 2,
+          oninput: () =>
+            this.go({
+              [name]: String(values[input.value]) === (name === "S" ? "all" : "1") ? null : String(values[input.value]),
+            }),
         });
-        return { node: h("label", { class: "slider", for: id }, h("span", {}, title), input, output), input, output, values };
+        return {
+          node: h("label", { class: "slider", for: id }, h("span", {}, title), input, output),
+          input,
+          output,
+          values,
+        };
       };
       this.sizeSlider = slider("size", "S", h("abbr", { title: "Rollouts drawn at each position" }, "S"), core.sizes);
-      this.strideSlider = slider("stride", "N", h("abbr", { title: "Use every so many-th of the sampled positions" }, "N"), core.strides);
+      this.strideSlider = slider(
+        "stride",
+        "N",
+        h("abbr", { title: "Use every so many-th of the sampled positions" }, "N"),
+        core.strides,
+      );
       this.cost = h("p", { class: "cost", role: "status" });
       this.legend = h("div", { class: "legend", role: "group", "aria-label": "Outcomes; press to hide or show" });
       this.plotHost = h("div", {
-        class: "plot-host", tabindex: 0, role: "slider", id: "plot",
-        "aria-label": "Outcome curves by token position", "aria-valuemin": 0, "aria-valuemax": this.length - 1,
+        class: "plot-host",
+        tabindex: 0,
+        role: "slider",
+        id: "plot",
+        "aria-label": "Outcome curves by token position",
+        "aria-valuemin": 0,
+        "aria-valuemax": this.length - 1,
         onkeydown: (event) => this.keys(event),
       });
       this.unzoom = h("button", { type: "button", class: "quiet", onclick: () => this.go({ x: null }) }, "Whole path");
-      this.save = h("button", { type: "button", class: "quiet", title: "Save the plot as an SVG file", onclick: () => this.saveFigure() }, "Save SVG");
+      this.save = h(
+        "button",
+        { type: "button", class: "quiet", title: "Save the plot as an SVG file", onclick: () => this.saveFigure() },
+        "Save SVG",
+      );
       this.left.append(
         h(
           "section",
           { class: "panel", "aria-label": "Outcome curves" },
-          h("div", { class: "controls" }, h("span", { class: "field" }, h("span", {}, "Curve"), this.methodPills), h("span", { class: "field" }, h("span", {}, "with"), this.withPills), h("span", { class: "spring" }), this.showPills),
+          h(
+            "div",
+            { class: "controls" },
+            h("span", { class: "field" }, h("span", {}, "Curve"), this.methodPills),
+            h("span", { class: "field" }, h("span", {}, "with"), this.withPills),
+            h("span", { class: "spring" }),
+            this.showPills,
+          ),
           h("div", { class: "controls" }, this.sizeSlider.node, this.strideSlider.node, this.cost),
           h("div", { class: "controls legend-row" }, this.legend, this.unzoom, this.save),
           this.plotHost,
@@ -188,7 +271,11 @@
       this.text = h(
         "div",
         {
-          class: "text", id: "text", tabindex: 0, dir: "auto", role: "group",
+          class: "text",
+          id: "text",
+          tabindex: 0,
+          dir: "auto",
+          role: "group",
           "aria-label": `Base path, ${plural(this.length, "token")}; arrow keys move from token to token`,
           onkeydown: (event) => this.keys(event),
           onpointermove: (event) => this.hover(this.under(event)),
@@ -204,14 +291,27 @@
       this.shades = h(
         "span",
         { class: "pills", role: "group", "aria-label": "Shade of the tokens" },
-        Object.entries(SHADES).map(([name, title]) => h("button", { type: "button", "data-shade": name, onclick: () => this.go({ shade: name === "change" ? null : name }) }, title)),
+        Object.entries(SHADES).map(([name, title]) =>
+          h(
+            "button",
+            { type: "button", "data-shade": name, onclick: () => this.go({ shade: name === "change" ? null : name }) },
+            title,
+          ),
+        ),
       );
       this.shadeKey = h("span", { class: "shade-key", "aria-hidden": "true" });
       this.left.append(
         h(
           "section",
           { class: "panel", "aria-labelledby": "path-title" },
-          h("div", { class: "controls" }, h("h2", { id: "path-title" }, "Base path"), this.shadeKey, h("span", { class: "spring" }), h("span", { class: "field" }, h("span", {}, "shade"), this.shades)),
+          h(
+            "div",
+            { class: "controls" },
+            h("h2", { id: "path-title" }, "Base path"),
+            this.shadeKey,
+            h("span", { class: "spring" }),
+            h("span", { class: "field" }, h("span", {}, "shade"), this.shades),
+          ),
           this.methods.length ? this.forkList : null,
           this.text,
         ),
@@ -228,7 +328,15 @@
         Object.assign(this.cells, cells);
       }
       const before = this.drawn;
-      this.drawn = JSON.stringify([wanted.cell, wanted.range, wanted.method, [...wanted.with], [...wanted.hidden], wanted.stacked, wanted.shade]);
+      this.drawn = JSON.stringify([
+        wanted.cell,
+        wanted.range,
+        wanted.method,
+        [...wanted.with],
+        [...wanted.hidden],
+        wanted.stacked,
+        wanted.shade,
+      ]);
       this.state = wanted;
       if (!this.length) return;
       if (this.drawn === before) {
@@ -290,7 +398,9 @@
     updatePlot() {
       const { core, state, index } = this;
       const press = (group, name, chosen) =>
-        group.querySelectorAll("button").forEach((b) => b.setAttribute("aria-pressed", String(chosen(b.dataset[name]))));
+        group
+          .querySelectorAll("button")
+          .forEach((b) => b.setAttribute("aria-pressed", String(chosen(b.dataset[name]))));
       press(this.methodPills, "method", (name) => name === state.method);
       press(this.showPills, "show", (name) => (name === "stacked") === state.stacked);
       press(this.withPills, "with", (name) => state.with.has(name) && name !== state.method);
@@ -302,16 +412,29 @@
       const unit = index.run.unit === "sentence" ? "sentences" : "tokens";
       const every = index.run.every || 1;
       const [least, most] = core.draws;
-      this.slide(this.sizeSlider, state.size, state.size === "all" ? `${least === most ? most : `${least}–${most}`} (all)` : `${state.size} of ${most}`);
+      this.slide(
+        this.sizeSlider,
+        state.size,
+        state.size === "all" ? `${least === most ? most : `${least}–${most}`} (all)` : `${state.size} of ${most}`,
+      );
       const n = Number(state.stride) * every;
       this.slide(this.strideSlider, state.stride, n === 1 ? `every ${unit.slice(0, -1)}` : `every ${n} ${unit}`);
       const share = core.spent ? this.cell.tokens / core.spent : 0;
-      put(this.cost, h("b", {}, short(this.cell.tokens)), " tokens",
-        h("span", { class: "soft" }, ` in ${plural(this.cell.rollouts, "rollout")}${share && share < 0.9995 ? `: ${share < 0.01 ? share * 100 < 0.1 ? "under 0.1" : (100 * share).toFixed(1) : (100 * share).toFixed(0)} % of the run` : ""}`),
+      put(
+        this.cost,
+        h("b", {}, short(this.cell.tokens)),
+        " tokens",
+        h(
+          "span",
+          { class: "soft" },
+          ` in ${plural(this.cell.rollouts, "rollout")}${share && share < 0.9995 ? `: ${share < 0.01 ? (share * 100 < 0.1 ? "under 0.1" : (100 * share).toFixed(1)) : (100 * share).toFixed(0)} % of the run` : ""}`,
+        ),
         this.distances(),
       );
       this.missing.hidden = Boolean(this.focus);
-      this.missing.textContent = this.focus ? "" : `${NAMES[state.method] || state.method}: ${this.cell.curves[state.method].missing}`;
+      this.missing.textContent = this.focus
+        ? ""
+        : `${NAMES[state.method] || state.method}: ${this.cell.curves[state.method].missing}`;
       this.unzoom.hidden = state.range[0] === 0 && state.range[1] === Math.max(1, this.length);
 
       const overlays = [];
@@ -319,13 +442,20 @@
         if (state.with.has(name) && name !== state.method && !this.curves[name].missing) {
           // A raw curve is only known where something was sampled.
           const places = name === "raw" ? this.sampled() : this.grid;
-          const p = name === "raw" ? this.curves.raw.p.map((c) => places.map((x) => at(this.grid, c, x))) : this.curves[name].p;
-          overlays.push({ places, p, kind: name === "raw" ? "dots" : this.kind(name), density: places.length / Math.max(1, this.length) });
+          const p =
+            name === "raw" ? this.curves.raw.p.map((c) => places.map((x) => at(this.grid, c, x))) : this.curves[name].p;
+          overlays.push({
+            places,
+            p,
+            kind: name === "raw" ? "dots" : this.kind(name),
+            density: places.length / Math.max(1, this.length),
+          });
         }
       if (this.reference && state.with.has("reference")) overlays.push({ ...this.reference, kind: "reference" });
       const spans = [];
       if (this.focus)
-        for (let i = 1; i < this.grid.length; i++) spans.push({ from: this.grid[i - 1], to: this.grid[i], value: this.change[this.grid[i - 1]] });
+        for (let i = 1; i < this.grid.length; i++)
+          spans.push({ from: this.grid[i - 1], to: this.grid[i], value: this.change[this.grid[i - 1]] });
       this.chart.pinned = state.t;
       this.chart.render({
         length: this.length,
@@ -338,9 +468,14 @@
         forks: this.forks,
         change: spans,
         changeEnd: this.changeEnd(),
-        changeName: this.focus && !this.focus.change ? "Size of the change (total variation)" : `Probability of a change above ${index.threshold}`,
+        changeName:
+          this.focus && !this.focus.change
+            ? "Size of the change (total variation)"
+            : `Probability of a change above ${index.threshold}`,
         entropy: core.entropy,
-        entropyName: core.entropyWhole ? "Entropy of the next token (nats)" : "Entropy of the kept next tokens (nats, a lower bound)",
+        entropyName: core.entropyWhole
+          ? "Entropy of the next token (nats)"
+          : "Entropy of the kept next tokens (nats, a lower bound)",
         stacked: state.stacked,
         height: Math.round(Math.min(300, Math.max(200, window.innerHeight * 0.36))),
       });
@@ -373,7 +508,10 @@
     distances() {
       const target = this.reference || (this.state.cell !== "all/1" && { places: this.positions, p: this.rawOfAll() });
       if (!target || !target.p) return null;
-      const shown = [this.state.method, ...this.methods.filter((m) => m !== this.state.method && this.state.with.has(m))].filter((m) => !this.curves[m].missing);
+      const shown = [
+        this.state.method,
+        ...this.methods.filter((m) => m !== this.state.method && this.state.with.has(m)),
+      ].filter((m) => !this.curves[m].missing);
       if (!shown.length) return null;
       const title = this.reference
         ? "Mean total variation from the reference"
@@ -382,7 +520,11 @@
         "span",
         { class: "distance", title },
         ` · ${this.reference ? "off the reference" : "off all draws"}: `,
-        shown.map((m, i) => [i ? ", " : "", h("b", {}, window.fpa.distance(this.grid, this.curves[m].p, target.places, target.p).toFixed(3)), h("span", { class: "soft" }, ` ${NAMES[m] || m}`)]),
+        shown.map((m, i) => [
+          i ? ", " : "",
+          h("b", {}, window.fpa.distance(this.grid, this.curves[m].p, target.places, target.p).toFixed(3)),
+          h("span", { class: "soft" }, ` ${NAMES[m] || m}`),
+        ]),
       );
     }
 
@@ -409,7 +551,10 @@
         );
       [...this.legend.children].forEach((b, k) => {
         b.setAttribute("aria-pressed", String(!state.hidden.has(k)));
-        b.setAttribute("aria-label", `${core.categories[k]}, ${this.focus ? percent(at(this.grid, this.focus.p[k], place)) : ""}`);
+        b.setAttribute(
+          "aria-label",
+          `${core.categories[k]}, ${this.focus ? percent(at(this.grid, this.focus.p[k], place)) : ""}`,
+        );
         b.querySelector(".value").textContent = this.focus ? percent(at(this.grid, this.focus.p[k], place)) : "";
         b.querySelector(".disc").style.setProperty("--c", colour(core.categories, k));
       });
@@ -417,15 +562,30 @@
 
     updateForks() {
       const many = this.forks.length > 12;
-      const shown = many ? [...this.forks].sort((a, b) => b.size - a.size).slice(0, 12).sort((a, b) => a.x - b.x) : this.forks;
-      put(this.forkList, this.forks.length
+      const shown = many
+        ? [...this.forks]
+            .sort((a, b) => b.size - a.size)
+            .slice(0, 12)
+            .sort((a, b) => a.x - b.x)
+        : this.forks;
+      put(
+        this.forkList,
+        this.forks.length
           ? `${plural(this.forks.length, "fork")}${many ? ", the largest" : ""}: `
           : `No fork: no step of the curve is larger than ${this.index.threshold} in total variation.`,
         ...shown.map((f) =>
           h(
             "button",
-            { type: "button", class: "fork-chip", "aria-pressed": String(this.state.t !== null && this.state.t >= f.from && this.state.t < f.to), title: `Fork at position ${f.x}, total variation ${f.size.toFixed(2)}`, onclick: () => this.select(f.from) },
-            h("bdi", {}, window.fpa.label(f.text, 24)), h("span", { class: "soft" }, ` ${f.x}`), h("b", {}, ` ${f.size.toFixed(2)}`),
+            {
+              type: "button",
+              class: "fork-chip",
+              "aria-pressed": String(this.state.t !== null && this.state.t >= f.from && this.state.t < f.to),
+              title: `Fork at position ${f.x}, total variation ${f.size.toFixed(2)}`,
+              onclick: () => this.select(f.from),
+            },
+            h("bdi", {}, window.fpa.label(f.text, 24)),
+            h("span", { class: "soft" }, ` ${f.x}`),
+            h("b", {}, ` ${f.size.toFixed(2)}`),
           ),
         ),
       );
@@ -433,7 +593,9 @@
 
     updateShades() {
       const { core, state } = this;
-      this.shades.querySelectorAll("button").forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.shade === state.shade)));
+      this.shades
+        .querySelectorAll("button")
+        .forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.shade === state.shade)));
       const most = Math.max(1, ...core.entropy.filter((v) => v !== null));
       const value = {
         change: (t) => this.change[t] / this.changeEnd(),
@@ -446,8 +608,22 @@
       });
       const forked = new Set(this.forks.flatMap((f) => Array.from({ length: f.to - f.from }, (_, i) => f.from + i)));
       this.tokens.forEach((node, t) => node.classList.toggle("forked", forked.has(t)));
-      const name = { change: this.focus && !this.focus.change ? "size of the change" : "probability of a change", entropy: "entropy", surprise: "1 − p(token)" }[state.shade];
-      put(this.shadeKey, "0", h("i", {}), state.shade === "entropy" ? `${most.toFixed(1)} nats` : state.shade === "change" ? String(this.changeEnd()) : "1", h("span", { class: "soft" }, ` ${name}`));
+      const name = {
+        change: this.focus && !this.focus.change ? "size of the change" : "probability of a change",
+        entropy: "entropy",
+        surprise: "1 − p(token)",
+      }[state.shade];
+      put(
+        this.shadeKey,
+        "0",
+        h("i", {}),
+        state.shade === "entropy"
+          ? `${most.toFixed(1)} nats`
+          : state.shade === "change"
+            ? String(this.changeEnd())
+            : "1",
+        h("span", { class: "soft" }, ` ${name}`),
+      );
     }
 
     // ---- hovering and choosing tokens
@@ -484,7 +660,8 @@
           const spot = node.getBoundingClientRect();
           if (spot.top < box.top || spot.bottom > box.bottom) {
             const line = parseFloat(getComputedStyle(this.text).lineHeight);
-            this.text.scrollTop += spot.top - box.top - Math.round(box.height / line / 3) * line - (line - spot.height) / 2;
+            this.text.scrollTop +=
+              spot.top - box.top - Math.round(box.height / line / 3) * line - (line - spot.height) / 2;
           }
           if (this.marked !== undefined) window.fpa.say(this.spoken(t));
         }
@@ -503,7 +680,8 @@
           .sort((a, b) => b[1] - a[1])
           .map(([name, p]) => `${name} ${percent(p)}`);
         parts.push(shares.join(", "));
-        if (this.change[t] >= 0.01) parts.push(`${this.focus.change ? "probability of a change" : "change"} ${percent(this.change[t])}`);
+        if (this.change[t] >= 0.01)
+          parts.push(`${this.focus.change ? "probability of a change" : "change"} ${percent(this.change[t])}`);
       }
       return parts.join("; ");
     }
@@ -552,37 +730,79 @@
       const { core, state } = this;
       const { t } = state;
       if (t === null) {
-        put(this.inspector, h("h2", {}, "Pick a token"),
-          h("p", { class: "soft" }, "Click a token or the plot, or press the arrow keys there: what else could have been said, and how the answer would have changed."),
-          h("button", { type: "button", class: "quiet", onclick: () => this.select(this.start()) }, this.forks.length ? "Largest fork" : "First token"),
+        put(
+          this.inspector,
+          h("h2", {}, "Pick a token"),
+          h(
+            "p",
+            { class: "soft" },
+            "Click a token or the plot, or press the arrow keys there: what else could have been said, and how the answer would have changed.",
+          ),
+          h(
+            "button",
+            { type: "button", class: "quiet", onclick: () => this.select(this.start()) },
+            this.forks.length ? "Largest fork" : "First token",
+          ),
         );
         return;
       }
-      const move = (by, title, sign) => h("button", { type: "button", class: "quiet", "aria-label": title, title, onclick: () => this.select(t + by), disabled: t + by < 0 || t + by >= this.length }, sign);
+      const move = (by, title, sign) =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: "quiet",
+            "aria-label": title,
+            title,
+            onclick: () => this.select(t + by),
+            disabled: t + by < 0 || t + by >= this.length,
+          },
+          sign,
+        );
       const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
       const i = window.fpa.cell(this.grid, t);
       const share = (n) => this.focus.p.map((c) => c[n]);
-      const row = (title, shares) => h("div", { class: "step-row" }, h("span", {}, title), bar(core.categories, shares, title));
+      const row = (title, shares) =>
+        h("div", { class: "step-row" }, h("span", {}, title), bar(core.categories, shares, title));
       const ended = core.base.status === "parsed" || core.base.status === "readout";
       const steps = [];
       if (this.focus && i >= 0) {
         const next = i + 1 < this.grid.length;
         steps.push(row(`at ${this.grid[i]}`, share(i)));
         if (next) steps.push(row(`at ${this.grid[i + 1]}`, share(i + 1)));
-        else if (ended && core.base.finish !== "length") steps.push(row("at the end", core.categories.map((name) => Number(name === core.base.outcome))));
+        else if (ended && core.base.finish !== "length")
+          steps.push(
+            row(
+              "at the end",
+              core.categories.map((name) => Number(name === core.base.outcome)),
+            ),
+          );
       }
-      put(this.inspector, h(
+      put(
+        this.inspector,
+        h(
           "div",
           { class: "token-head" },
-          h("h2", {}, h("span", { class: "soft" }, `Token ${t} `), h("bdi", { class: "mono" }, visible(core.tokens[t]))),
+          h(
+            "h2",
+            {},
+            h("span", { class: "soft" }, `Token ${t} `),
+            h("bdi", { class: "mono" }, visible(core.tokens[t])),
+          ),
           h("span", { class: "pair" }, this.sheet(), move(-1, "Token before", "‹"), move(1, "Token after", "›")),
         ),
         h(
           "dl",
           { class: "facts" },
           fact("probability", core.p[t] === null ? "–" : percent(core.p[t], 1)),
-          fact(core.entropyWhole ? "entropy" : "entropy ≥", core.entropy[t] === null ? "–" : `${core.entropy[t].toFixed(2)} nats`),
-          fact(this.focus && !this.focus.change ? "size of change" : "P(change)", this.focus ? percent(this.change[t], this.change[t] < 0.1 ? 1 : 0) : "–"),
+          fact(
+            core.entropyWhole ? "entropy" : "entropy ≥",
+            core.entropy[t] === null ? "–" : `${core.entropy[t].toFixed(2)} nats`,
+          ),
+          fact(
+            this.focus && !this.focus.change ? "size of change" : "P(change)",
+            this.focus ? percent(this.change[t], this.change[t] < 0.1 ? 1 : 0) : "–",
+          ),
         ),
         steps.length ? h("div", { class: "steps-of-curve" }, steps) : null,
         h("h3", {}, "Next tokens here"),
@@ -592,15 +812,21 @@
 
     /** On narrow pages the inspector is a sheet at the bottom, which this opens and closes. */
     sheet() {
-      const button = h("button", {
-        type: "button", class: "quiet sheet", "aria-expanded": String(Boolean(this.opened)),
-        onclick: () => {
-          this.opened = !this.opened;
-          this.inspector.classList.toggle("open", this.opened);
-          button.setAttribute("aria-expanded", String(this.opened));
-          button.textContent = this.opened ? "Less" : "More";
+      const button = h(
+        "button",
+        {
+          type: "button",
+          class: "quiet sheet",
+          "aria-expanded": String(Boolean(this.opened)),
+          onclick: () => {
+            this.opened = !this.opened;
+            this.inspector.classList.toggle("open", this.opened);
+            button.setAttribute("aria-expanded", String(this.opened));
+            button.textContent = this.opened ? "Less" : "More";
+          },
         },
-      }, this.opened ? "Less" : "More");
+        this.opened ? "Less" : "More",
+      );
       return button;
     }
 
@@ -613,8 +839,17 @@
       const { core } = this;
       const here = core.next[t];
       if (!here) {
-        const near = this.positions.filter((x) => core.next[x]).reduce((a, b) => (a === null || Math.abs(b - t) < Math.abs(a - t) ? b : a), null);
-        return h("p", { class: "soft" }, "Nothing was recorded at this token. ", near === null ? null : h("button", { type: "button", class: "quiet", onclick: () => this.select(near) }, `Nearest: ${near}`));
+        const near = this.positions
+          .filter((x) => core.next[x])
+          .reduce((a, b) => (a === null || Math.abs(b - t) < Math.abs(a - t) ? b : a), null);
+        return h(
+          "p",
+          { class: "soft" },
+          "Nothing was recorded at this token. ",
+          near === null
+            ? null
+            : h("button", { type: "button", class: "quiet", onclick: () => this.select(near) }, `Nearest: ${near}`),
+        );
       }
       const total = here.reduce((n, a) => n + a[4].reduce((x, y) => x + y, 0), 0);
       const list = h(
@@ -622,11 +857,26 @@
         { class: "next" },
         here.map(([text, id, p, base, counts], i) => {
           const n = counts.reduce((x, y) => x + y, 0);
-          const name = id === -1 ? h("i", {}, "another token") : text === null ? h("i", {}, `token ${id}`) : h("bdi", { class: "mono" }, visible(text));
+          const name =
+            id === -1
+              ? h("i", {}, "another token")
+              : text === null
+                ? h("i", {}, `token ${id}`)
+                : h("bdi", { class: "mono" }, visible(text));
           const line = [
             h("span", { class: "word" }, name, base ? h("span", { class: "tag" }, "base") : null),
-            h("span", { class: "chance", style: `--p:${p ?? 0}`, title: "probability of this token" }, p === null ? "–" : percent(p, p < 0.1 ? 1 : 0)),
-            n ? bar(core.categories, counts.map((c) => c / n), "answers after it") : h("span", { class: "dist none" }, "not sampled"),
+            h(
+              "span",
+              { class: "chance", style: `--p:${p ?? 0}`, title: "probability of this token" },
+              p === null ? "–" : percent(p, p < 0.1 ? 1 : 0),
+            ),
+            n
+              ? bar(
+                  core.categories,
+                  counts.map((c) => c / n),
+                  "answers after it",
+                )
+              : h("span", { class: "dist none" }, "not sampled"),
             h("span", { class: "n soft", title: plural(n, "rollout") }, n ? count(n) : ""),
           ];
           if (!n) return h("li", {}, h("div", { class: "next-row" }, line));
@@ -634,20 +884,45 @@
           return h(
             "li",
             {},
-            h("details", { ontoggle: (e) => e.target.open && !detail.childNodes.length && this.detail(detail, t, i, counts, n) }, h("summary", { class: "next-row" }, line), detail),
+            h(
+              "details",
+              { ontoggle: (e) => e.target.open && !detail.childNodes.length && this.detail(detail, t, i, counts, n) },
+              h("summary", { class: "next-row" }, line),
+              detail,
+            ),
           );
         }),
       );
       return [
         list,
-        h("p", { class: "soft small" }, total ? `${plural(total, "rollout")} of the whole run come this way; each line is what they say next, how likely that is, and the answers it leads to. Open one for its answers${core.texts ? " and examples" : ""}.` : "No rollout comes this way."),
+        h(
+          "p",
+          { class: "soft small" },
+          total
+            ? `${plural(total, "rollout")} of the whole run come this way; each line is what they say next, how likely that is, and the answers it leads to. Open one for its answers${core.texts ? " and examples" : ""}.`
+            : "No rollout comes this way.",
+        ),
       ];
     }
 
     async detail(node, t, i, counts, n) {
       const { core } = this;
       node.append(
-        h("ul", { class: "counts" }, core.categories.map((name, k) => (counts[k] ? h("li", {}, disc(core.categories, name), ` ${percent(counts[k] / n)} `, h("span", { class: "soft" }, `(${count(counts[k])})`)) : null))),
+        h(
+          "ul",
+          { class: "counts" },
+          core.categories.map((name, k) =>
+            counts[k]
+              ? h(
+                  "li",
+                  {},
+                  disc(core.categories, name),
+                  ` ${percent(counts[k] / n)} `,
+                  h("span", { class: "soft" }, `(${count(counts[k])})`),
+                )
+              : null,
+          ),
+        ),
       );
       if (!core.texts) {
         node.append(h("p", { class: "soft small" }, "This run kept no texts of its rollouts."));
@@ -658,7 +933,18 @@
       if (!examples.length) node.append(h("p", { class: "soft small" }, "No text of these was kept."));
       for (const [outcome, status, text, cut, whole] of examples)
         node.append(
-          h("figure", { class: "example" }, h("figcaption", {}, disc(core.categories, outcome), status && status !== "parsed" ? h("span", { class: "tag" }, status) : null, whole ? h("span", { class: "tag" }, "whole response") : null), h("blockquote", { dir: "auto" }, text, cut ? h("span", { class: "soft" }, " … (cut)") : null)),
+          h(
+            "figure",
+            { class: "example" },
+            h(
+              "figcaption",
+              {},
+              disc(core.categories, outcome),
+              status && status !== "parsed" ? h("span", { class: "tag" }, status) : null,
+              whole ? h("span", { class: "tag" }, "whole response") : null,
+            ),
+            h("blockquote", { dir: "auto" }, text, cut ? h("span", { class: "soft" }, " … (cut)") : null),
+          ),
         );
     }
 
