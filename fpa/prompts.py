@@ -35,7 +35,23 @@ _PUBLISHED = PromptStyle(
     ),
 )
 
-STYLES: dict[str, PromptStyle] = {style.name: style for style in (_PUBLISHED,)}
+# For models of a hundred million parameters: two worked examples show them how short to think and how to end.
+_DEMO = PromptStyle(
+    name="demo",
+    system='Write one short thought, then end with "The answer is (X)".',
+    examples=(
+        (
+            Question("eagle", "Which of these animals can fly?", ("A dog", "A fish", "An eagle", "A snake"), "C"),
+            "Only an eagle has wings to fly. The answer is (C).",
+        ),
+        (
+            Question("sky", "What color is the sky on a clear day?", ("Red", "Blue", "Green", "Black"), "B"),
+            "A clear sky looks blue. The answer is (B).",
+        ),
+    ),
+)
+
+STYLES: dict[str, PromptStyle] = {style.name: style for style in (_PUBLISHED, _DEMO)}
 
 
 def prompt_style(name: str) -> PromptStyle:
