@@ -20,7 +20,10 @@ from smoothing import MODELS
 ASSETS = (
     "index.html",
     "style.css",
-    *(f"{name}.js" for name in ("theme", "data", "dom", "chart", "overview", "question", "main")),
+    *(
+        f"{name}.js"
+        for name in ("theme", "data", "dom", "chart", "overview", "inspector", "question", "main")
+    ),
 )
 CARDS = 200
 """Excerpts and small multiples to a file: the overview loads them as they scroll into view."""

@@ -1,7 +1,7 @@
 "use strict";
 // One question: its curves, its text, and what else could have been said at each token.
 (() => {
-  const { h, put, count, percent, short, plural, visible, disc, bar, colour, at } = window.fpa;
+  const { h, put, percent, short, plural, visible, disc, colour, at } = window.fpa;
   const KINDS = ["dashes", "dashdot", "dots"];
   const NAMES = { full: "Full Model", auto: "auto", raw: "raw" };
   const SHADES = { change: "change", entropy: "entropy", surprise: "surprise" };
@@ -127,8 +127,8 @@
       put(this.notices, ...notes.map((text) => h("p", { class: "note" }, text)));
       if (!this.length) return;
       this.left = h("div", { class: "left" });
-      this.inspector = h("aside", { class: "inspector", "aria-label": "At the selected token" });
-      main.firstChild.append(h("div", { class: "columns" }, this.left, this.inspector));
+      this.inspector = new window.fpa.Inspector(this);
+      main.firstChild.append(h("div", { class: "columns" }, this.left, this.inspector.node));
       if (this.methods.length) this.buildPlot();
       this.buildText();
     }
@@ -363,7 +363,7 @@
         this.speakPlace();
       }
       this.mark();
-      this.inspect();
+      this.inspector.show();
     }
 
     /** (T,) probability that the curve changed across each token; the size of the change where unknown. */
@@ -724,228 +724,9 @@
       setTimeout(() => URL.revokeObjectURL(url), 1000);
     }
 
-    // ---- the selected token
-
-    inspect() {
-      const { core, state } = this;
-      const { t } = state;
-      if (t === null) {
-        put(
-          this.inspector,
-          h("h2", {}, "Pick a token"),
-          h(
-            "p",
-            { class: "soft" },
-            "Click a token or the plot, or press the arrow keys there: what else could have been said, and how the answer would have changed.",
-          ),
-          h(
-            "button",
-            { type: "button", class: "quiet", onclick: () => this.select(this.start()) },
-            this.forks.length ? "Largest fork" : "First token",
-          ),
-        );
-        return;
-      }
-      const move = (by, title, sign) =>
-        h(
-          "button",
-          {
-            type: "button",
-            class: "quiet",
-            "aria-label": title,
-            title,
-            onclick: () => this.select(t + by),
-            disabled: t + by < 0 || t + by >= this.length,
-          },
-          sign,
-        );
-      const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
-      const i = window.fpa.cell(this.grid, t);
-      const share = (n) => this.focus.p.map((c) => c[n]);
-      const row = (title, shares) =>
-        h("div", { class: "step-row" }, h("span", {}, title), bar(core.categories, shares, title));
-      const ended = core.base.status === "parsed" || core.base.status === "readout";
-      const steps = [];
-      if (this.focus && i >= 0) {
-        const next = i + 1 < this.grid.length;
-        steps.push(row(`at ${this.grid[i]}`, share(i)));
-        if (next) steps.push(row(`at ${this.grid[i + 1]}`, share(i + 1)));
-        else if (ended && core.base.finish !== "length")
-          steps.push(
-            row(
-              "at the end",
-              core.categories.map((name) => Number(name === core.base.outcome)),
-            ),
-          );
-      }
-      put(
-        this.inspector,
-        h(
-          "div",
-          { class: "token-head" },
-          h(
-            "h2",
-            {},
-            h("span", { class: "soft" }, `Token ${t} `),
-            h("bdi", { class: "mono" }, visible(core.tokens[t])),
-          ),
-          h("span", { class: "pair" }, this.sheet(), move(-1, "Token before", "‹"), move(1, "Token after", "›")),
-        ),
-        h(
-          "dl",
-          { class: "facts" },
-          fact("probability", core.p[t] === null ? "–" : percent(core.p[t], 1)),
-          fact(
-            core.entropyWhole ? "entropy" : "entropy ≥",
-            core.entropy[t] === null ? "–" : `${core.entropy[t].toFixed(2)} nats`,
-          ),
-          fact(
-            this.focus && !this.focus.change ? "size of change" : "P(change)",
-            this.focus ? percent(this.change[t], this.change[t] < 0.1 ? 1 : 0) : "–",
-          ),
-        ),
-        steps.length ? h("div", { class: "steps-of-curve" }, steps) : null,
-        h("h3", {}, "Next tokens here"),
-        this.nextTokens(t),
-      );
-    }
-
-    /** On narrow pages the inspector is a sheet at the bottom, which this opens and closes. */
-    sheet() {
-      const button = h(
-        "button",
-        {
-          type: "button",
-          class: "quiet sheet",
-          "aria-expanded": String(Boolean(this.opened)),
-          onclick: () => {
-            this.opened = !this.opened;
-            this.inspector.classList.toggle("open", this.opened);
-            button.setAttribute("aria-expanded", String(this.opened));
-            button.textContent = this.opened ? "Less" : "More";
-          },
-        },
-        this.opened ? "Less" : "More",
-      );
-      return button;
-    }
-
     /** The token to begin with: that of the largest fork. */
     start() {
       return this.forks.length ? this.forks.reduce((a, b) => (b.size > a.size ? b : a)).from : 0;
-    }
-
-    nextTokens(t) {
-      const { core } = this;
-      const here = core.next[t];
-      if (!here) {
-        const near = this.positions
-          .filter((x) => core.next[x])
-          .reduce((a, b) => (a === null || Math.abs(b - t) < Math.abs(a - t) ? b : a), null);
-        return h(
-          "p",
-          { class: "soft" },
-          "Nothing was recorded at this token. ",
-          near === null
-            ? null
-            : h("button", { type: "button", class: "quiet", onclick: () => this.select(near) }, `Nearest: ${near}`),
-        );
-      }
-      const total = here.reduce((n, a) => n + a[4].reduce((x, y) => x + y, 0), 0);
-      const list = h(
-        "ul",
-        { class: "next" },
-        here.map(([text, id, p, base, counts], i) => {
-          const n = counts.reduce((x, y) => x + y, 0);
-          const name =
-            id === -1
-              ? h("i", {}, "another token")
-              : text === null
-                ? h("i", {}, `token ${id}`)
-                : h("bdi", { class: "mono" }, visible(text));
-          const line = [
-            h("span", { class: "word" }, name, base ? h("span", { class: "tag" }, "base") : null),
-            h(
-              "span",
-              { class: "chance", style: `--p:${p ?? 0}`, title: "probability of this token" },
-              p === null ? "–" : percent(p, p < 0.1 ? 1 : 0),
-            ),
-            n
-              ? bar(
-                  core.categories,
-                  counts.map((c) => c / n),
-                  "answers after it",
-                )
-              : h("span", { class: "dist none" }, "not sampled"),
-            h("span", { class: "n soft", title: plural(n, "rollout") }, n ? count(n) : ""),
-          ];
-          if (!n) return h("li", {}, h("div", { class: "next-row" }, line));
-          const detail = h("div", { class: "detail" });
-          return h(
-            "li",
-            {},
-            h(
-              "details",
-              { ontoggle: (e) => e.target.open && !detail.childNodes.length && this.detail(detail, t, i, counts, n) },
-              h("summary", { class: "next-row" }, line),
-              detail,
-            ),
-          );
-        }),
-      );
-      return [
-        list,
-        h(
-          "p",
-          { class: "soft small" },
-          total
-            ? `${plural(total, "rollout")} of the whole run come this way; each line is what they say next, how likely that is, and the answers it leads to. Open one for its answers${core.texts ? " and examples" : ""}.`
-            : "No rollout comes this way.",
-        ),
-      ];
-    }
-
-    async detail(node, t, i, counts, n) {
-      const { core } = this;
-      node.append(
-        h(
-          "ul",
-          { class: "counts" },
-          core.categories.map((name, k) =>
-            counts[k]
-              ? h(
-                  "li",
-                  {},
-                  disc(core.categories, name),
-                  ` ${percent(counts[k] / n)} `,
-                  h("span", { class: "soft" }, `(${count(counts[k])})`),
-                )
-              : null,
-          ),
-        ),
-      );
-      if (!core.texts) {
-        node.append(h("p", { class: "soft small" }, "This run kept no texts of its rollouts."));
-        return;
-      }
-      const texts = await window.fpa.load(`${this.row.key}.texts`);
-      const examples = texts[`${t}/${i}`] || [];
-      if (!examples.length) node.append(h("p", { class: "soft small" }, "No text of these was kept."));
-      for (const [outcome, status, text, cut, whole] of examples)
-        node.append(
-          h(
-            "figure",
-            { class: "example" },
-            h(
-              "figcaption",
-              {},
-              disc(core.categories, outcome),
-              status && status !== "parsed" ? h("span", { class: "tag" }, status) : null,
-              whole ? h("span", { class: "tag" }, "whole response") : null,
-            ),
-            h("blockquote", { dir: "auto" }, text, cut ? h("span", { class: "soft" }, " … (cut)") : null),
-          ),
-        );
     }
 
     close() {

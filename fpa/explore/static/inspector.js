@@ -1,0 +1,229 @@
+"use strict";
+// What is known at the selected token: the curve on both sides of it, what else could have been said, and examples.
+(() => {
+  const { h, put, count, percent, plural, visible, disc, bar } = window.fpa;
+
+  class Inspector {
+    /** @param page the Question it belongs to */
+    constructor(page) {
+      this.page = page;
+      const step = (by, title, sign) =>
+        h("button", { type: "button", class: "quiet", "aria-label": title, title, onclick: () => this.step(by) }, sign);
+      // Kept from token to token, so that the keyboard's focus stays on them.
+      this.before = step(-1, "Token before", "‹");
+      this.after = step(1, "Token after", "›");
+      this.sheet = h(
+        "button",
+        { type: "button", class: "quiet sheet", "aria-expanded": "false", onclick: () => this.open() },
+        "More",
+      );
+      this.title = h("h2", {}, "Pick a token");
+      this.body = h("div", { class: "inspected" });
+      this.node = h(
+        "aside",
+        { class: "inspector", "aria-label": "At the selected token" },
+        h(
+          "div",
+          { class: "token-head" },
+          this.title,
+          h("span", { class: "pair" }, this.sheet, this.before, this.after),
+        ),
+        this.body,
+      );
+    }
+
+    /** On narrow pages this is a sheet at the bottom of the page, opened and closed. */
+    open() {
+      const open = this.node.classList.toggle("open");
+      this.sheet.setAttribute("aria-expanded", String(open));
+      this.sheet.textContent = open ? "Less" : "More";
+    }
+
+    step(by) {
+      this.page.select((this.page.state.t ?? -1) + by);
+    }
+
+    show() {
+      const { core, state, forks, length, focus, change } = this.page;
+      const { t } = state;
+      this.before.disabled = t === null || t === 0;
+      this.after.disabled = t === length - 1;
+      if (t === null) {
+        put(
+          this.body,
+          h(
+            "p",
+            { class: "soft" },
+            "Click a token or the plot, or press the arrow keys there: what else could have been said, and how the answer would have changed.",
+          ),
+          h(
+            "button",
+            { type: "button", class: "quiet", onclick: () => this.page.select(this.page.start()) },
+            forks.length ? "Largest fork" : "First token",
+          ),
+        );
+        return;
+      }
+      const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
+      put(
+        this.title,
+        h("span", { class: "soft" }, `Token ${t} `),
+        h("bdi", { class: "mono" }, visible(core.tokens[t])),
+      );
+      put(
+        this.body,
+        h(
+          "dl",
+          { class: "facts" },
+          fact("probability", core.p[t] === null ? "–" : percent(core.p[t], 1)),
+          fact(
+            core.entropyWhole ? "entropy" : "entropy ≥",
+            core.entropy[t] === null ? "–" : `${core.entropy[t].toFixed(2)} nats`,
+          ),
+          fact(
+            focus && !focus.change ? "size of change" : "P(change)",
+            focus ? percent(change[t], change[t] < 0.1 ? 1 : 0) : "–",
+          ),
+        ),
+        this.steps(t),
+        h("h3", {}, "Next tokens here"),
+        this.nextTokens(t),
+      );
+    }
+
+    /** The curve before and after the token; at the end of the path, its own answer. */
+    steps(t) {
+      const { core, grid, focus } = this.page;
+      const i = window.fpa.cell(grid, t);
+      if (!focus || i < 0) return null;
+      const row = (title, shares) =>
+        h("div", { class: "step-row" }, h("span", {}, title), bar(core.categories, shares, title));
+      const share = (n) => focus.p.map((c) => c[n]);
+      const answered = ["parsed", "readout"].includes(core.base.status) && core.base.finish !== "length";
+      const own = core.categories.map((name) => Number(name === core.base.outcome));
+      return [
+        row(`at ${grid[i]}`, share(i)),
+        i + 1 < grid.length ? row(`at ${grid[i + 1]}`, share(i + 1)) : answered ? row("at the end", own) : null,
+      ];
+    }
+
+    nextTokens(t) {
+      const { core } = this.page;
+      const here = core.next[t];
+      if (!here) {
+        const near = this.page.positions
+          .filter((x) => core.next[x])
+          .reduce((a, b) => (a === null || Math.abs(b - t) < Math.abs(a - t) ? b : a), null);
+        return h(
+          "p",
+          { class: "soft" },
+          "Nothing was recorded at this token. ",
+          near === null
+            ? null
+            : h(
+                "button",
+                { type: "button", class: "quiet", onclick: () => this.page.select(near) },
+                `Nearest: ${near}`,
+              ),
+        );
+      }
+      const total = here.reduce((n, a) => n + a[4].reduce((x, y) => x + y, 0), 0);
+      const list = h(
+        "ul",
+        { class: "next" },
+        here.map(([text, id, p, base, counts], i) => {
+          const n = counts.reduce((x, y) => x + y, 0);
+          const name =
+            id === -1
+              ? h("i", {}, "another token")
+              : text === null
+                ? h("i", {}, `token ${id}`)
+                : h("bdi", { class: "mono" }, visible(text));
+          const line = [
+            h("span", { class: "word" }, name, base ? h("span", { class: "tag" }, "base") : null),
+            h(
+              "span",
+              { class: "chance", style: `--p:${p ?? 0}`, title: "probability of this token" },
+              p === null ? "–" : percent(p, p < 0.1 ? 1 : 0),
+            ),
+            n
+              ? bar(
+                  core.categories,
+                  counts.map((c) => c / n),
+                  "answers after it",
+                )
+              : h("span", { class: "dist none" }, "not sampled"),
+            h("span", { class: "n soft", title: plural(n, "rollout") }, n ? count(n) : ""),
+          ];
+          if (!n) return h("li", {}, h("div", { class: "next-row" }, line));
+          const detail = h("div", { class: "detail" });
+          return h(
+            "li",
+            {},
+            h(
+              "details",
+              { ontoggle: (e) => e.target.open && !detail.childNodes.length && this.detail(detail, t, i, counts, n) },
+              h("summary", { class: "next-row" }, line),
+              detail,
+            ),
+          );
+        }),
+      );
+      return [
+        list,
+        h(
+          "p",
+          { class: "soft small" },
+          total
+            ? `${plural(total, "rollout")} of the whole run come this way; each line is what they say next, how likely that is, and the answers it leads to. Open one for its answers${core.texts ? " and examples" : ""}.`
+            : "No rollout comes this way.",
+        ),
+      ];
+    }
+
+    async detail(node, t, i, counts, n) {
+      const { core } = this.page;
+      node.append(
+        h(
+          "ul",
+          { class: "counts" },
+          core.categories.map((name, k) =>
+            counts[k]
+              ? h(
+                  "li",
+                  {},
+                  disc(core.categories, name),
+                  ` ${percent(counts[k] / n)} `,
+                  h("span", { class: "soft" }, `(${count(counts[k])})`),
+                )
+              : null,
+          ),
+        ),
+      );
+      if (!core.texts) {
+        node.append(h("p", { class: "soft small" }, "This run kept no texts of its rollouts."));
+        return;
+      }
+      const texts = await window.fpa.load(`${this.page.row.key}.texts`);
+      const examples = texts[`${t}/${i}`] || [];
+      if (!examples.length) node.append(h("p", { class: "soft small" }, "No text of these was kept."));
+      for (const [outcome, status, text, cut, whole] of examples)
+        node.append(
+          h(
+            "figure",
+            { class: "example" },
+            h(
+              "figcaption",
+              {},
+              disc(core.categories, outcome),
+              status && status !== "parsed" ? h("span", { class: "tag" }, status) : null,
+              whole ? h("span", { class: "tag" }, "whole response") : null,
+            ),
+            h("blockquote", { dir: "auto" }, text, cut ? h("span", { class: "soft" }, " … (cut)") : null),
+          ),
+        );
+    }
+  }
+
+  Object.assign(window.fpa, { Inspector });
+})();
