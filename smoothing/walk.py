@@ -172,7 +172,7 @@ class WalkFit:
         self.mean: FloatArray = mean / mean.sum(axis=1, keepdims=True)
         self.sd: FloatArray = np.sqrt(np.maximum(square - mean**2, 0.0))
         self._bands: dict[float, tuple[FloatArray, FloatArray]] = {}
-        self._forks: dict[float, tuple[FloatArray, FloatArray]] = {}
+        self._forks: dict[float, tuple[FloatArray, FloatArray, FloatArray]] = {}
 
     def predict(self, positions: ArrayLike) -> FloatArray:
         """(len(positions), K) posterior mean curve; rows sum to 1."""
@@ -191,7 +191,8 @@ class WalkFit:
             bases = np.stack([self._base] * len(self._messages))
             every = np.arange(len(self.grid))
             kernels.bands(*stack, bases, self._shares, every, (1 - level) / 2, (1 + level) / 2, low, high)
-            self._bands[level] = low, high
+            # Where nearly all mass sits at 0 or 1, the mean lies outside the central interval: include it.
+            self._bands[level] = np.minimum(low, self.mean), np.maximum(high, self.mean)
         low, high = self._bands[level]
         return self._at(low, positions), self._at(high, positions)
 
@@ -206,6 +207,11 @@ class WalkFit:
     def expected_change(self) -> FloatArray:
         """(T,) posterior mean total variation of the step into each node; element 0 is 0."""
         return self._fork(0.15)[1]
+
+    @property
+    def expected_square(self) -> FloatArray:
+        """(T,) posterior mean of ``Σ_k (o_t,k - o_{t-1},k)²`` of the step into each node; element 0 is 0."""
+        return self._fork(0.15)[2]
 
     @property
     def breakpoints(self) -> list[int]:
@@ -240,20 +246,21 @@ class WalkFit:
             return values.copy()
         return np.stack([np.interp(where, self.grid, column) for column in values.T], axis=1)
 
-    def _fork(self, threshold: float) -> tuple[FloatArray, FloatArray]:
+    def _fork(self, threshold: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         if not 0 <= threshold < 1:
             raise ValueError(f"threshold must be at least 0 and below 1; got {threshold}")
         if threshold not in self._forks:
-            chance, size = np.zeros((len(self.grid), 1)), np.zeros(len(self.grid))
+            chance, (size, square) = np.zeros((len(self.grid), 1)), np.zeros((2, len(self.grid)))
             for share, prior, m in zip(self._shares, self._priors, self._messages, strict=True):
-                one, length = np.zeros_like(chance), np.zeros_like(size)
+                one, length, squared = np.zeros_like(chance), np.zeros_like(size), np.zeros_like(size)
                 kernels.fork_probability(
                     m.left_own, m.left_own_w, m.right, m.right_w, self._base, self._nodes.divergence,
-                    self._nodes.leaving, *_classes(prior), np.array([threshold]), one, length,
+                    self._nodes.leaving, *_classes(prior), np.array([threshold]), one, length, squared,
                 )  # fmt: skip
                 chance += share * one
                 size += share * length
-            self._forks[threshold] = chance[:, 0], size
+                square += share * squared
+            self._forks[threshold] = chance[:, 0], size, square
         return self._forks[threshold]
 
 

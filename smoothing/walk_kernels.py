@@ -358,21 +358,39 @@ def beta_cdf(a: float, b: float, x: float, log_norm: float) -> float:
 
 
 @njit(cache=True)
-def mixture_quantile(
-    a: np.ndarray, b: np.ndarray, norms: np.ndarray, weights: np.ndarray, level: float
-) -> float:
-    """Quantile of a mixture of Beta(a_i, b_i), by bisection to 1e-6."""
+def mixture_quantile(a: np.ndarray, b: np.ndarray, norms: np.ndarray, weights: np.ndarray, level: float) -> float:
+    """Quantile of a mixture of Beta(a_i, b_i), to 1e-6: Newton steps, halving where they leave the bracket."""
     low = 0.0
     high = 1.0
-    while high - low > 1e-6:
-        x = 0.5 * (low + high)
+    mean = 0.0
+    square = 0.0
+    for i in range(a.size):
+        total = a[i] + b[i]
+        mean += weights[i] * a[i] / total
+        square += weights[i] * a[i] * (a[i] + 1.0) / (total * (total + 1.0))
+    x = mean + (1.6 if level > 0.5 else -1.6) * math.sqrt(max(square - mean * mean, 0.0))
+    if not 0.0 < x < 1.0:
+        x = 0.5
+    for _ in range(60):
         mass = 0.0
+        density = 0.0
         for i in range(a.size):
             mass += weights[i] * beta_cdf(a[i], b[i], x, norms[i])
+            density += weights[i] * math.exp(
+                (a[i] - 1.0) * math.log(x) + (b[i] - 1.0) * math.log1p(-x) - norms[i]
+            )
         if mass < level:
             low = x
         else:
             high = x
+        if high - low < 1e-6:
+            break
+        new = x - (mass - level) / density if density > 0.0 else low
+        if not low < new < high:
+            new = 0.5 * (low + high)
+        elif abs(new - x) < 1e-7:
+            return new
+        x = new
     return 0.5 * (low + high)
 
 
@@ -408,7 +426,7 @@ def bands(
         order = np.argsort(-weights[:found])
         used = 0
         mass = 0.0
-        while used < found and used < 40 and mass < 0.9995:
+        while used < found and used < 30 and mass < 0.999:
             mass += weights[order[used]]
             used += 1
         top = order[:used]
@@ -442,9 +460,11 @@ def fork_probability(
     log_weights: np.ndarray,
     thresholds: np.ndarray,
     out: np.ndarray,
-    size: np.ndarray,
+    size: np.ndarray, square: np.ndarray,
 ) -> None:
-    """P(TV(o_{t-1}, o_t) > threshold) into ``out`` (T, thresholds), and the mean TV into ``size`` (T,); row 0 is 0.
+    """Posterior of the change ``o_t - o_{t-1}`` into each node (row 0 stays 0).
+
+    ``out`` (T, thresholds): P(TV > threshold). ``size`` (T,): mean TV. ``square`` (T,): mean squared length.
 
     ``a`` is the message at t-1 with its own draws, from the left; ``b`` that at t with its draws, from the
     right. For each pair of vectors and each step class the change is Gaussian; its total variation is judged
@@ -456,6 +476,7 @@ def fork_probability(
     weights = np.empty(room)
     length = np.empty(room)
     sd = np.empty(room)
+    squares = np.empty(room)
     moved = np.zeros(categories)
     norm = _log_beta(base)
     joint = np.empty(categories)
@@ -518,6 +539,8 @@ def fork_probability(
                     variance = max(change_var - gain * (change_var + cross), 0.0)
                     spin = 0.0
                     half = 0.0
+                    two = 0.0
+                    spread = 1.0
                     sizes = joint.sum()
                     peak = 0
                     for k in range(categories):
@@ -527,6 +550,8 @@ def fork_probability(
                         target = b[t, m, k] / right if right > 0.0 else now
                         change = drift * seen + gain * (target - now)
                         half += 0.5 * abs(change)
+                        two += change * change
+                        spread -= (joint[k] / sizes) ** 2
                         spin += joint[k] / sizes if change > 0.0 else -joint[k] / sizes
                         if joint[k] > joint[peak]:
                             peak = k
@@ -534,6 +559,7 @@ def fork_probability(
                         spin = 2.0 * joint[peak] / sizes - 1.0
                     weights[found] = x
                     length[found] = half
+                    squares[found] = two + variance * max(spread, 0.0)
                     sd[found] = 0.5 * math.sqrt(variance * max(1.0 - spin * spin, 1e-6))
                     found += 1
         mass = 0.0
@@ -546,6 +572,7 @@ def fork_probability(
                     _normal_above((thresholds[h] - length[i]) / d)
                     + _normal_above((thresholds[h] + length[i]) / d)
                 )
+            square[t] += x * squares[i]
             z = length[i] / d
             size[t] += x * (
                 d * math.sqrt(2.0 / math.pi) * math.exp(-0.5 * min(z * z, 1400.0))
@@ -554,6 +581,7 @@ def fork_probability(
         for h in range(thresholds.size):
             out[t, h] = min(out[t, h] / mass, 1.0)
         size[t] /= mass
+        square[t] /= mass
 
 
 @njit(cache=True)
