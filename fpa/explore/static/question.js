@@ -228,7 +228,7 @@
       this.unzoom = h("button", { type: "button", class: "quiet", onclick: () => this.go({ x: null }) }, "Whole path");
       this.save = h(
         "button",
-        { type: "button", class: "quiet", title: "Save the plot as an SVG file", onclick: () => this.saveFigure() },
+        { type: "button", class: "quiet save", title: "Save the plot as an SVG file", onclick: () => this.saveFigure() },
         "Save SVG",
       );
       this.left.append(
@@ -551,10 +551,6 @@
         );
       [...this.legend.children].forEach((b, k) => {
         b.setAttribute("aria-pressed", String(!state.hidden.has(k)));
-        b.setAttribute(
-          "aria-label",
-          `${core.categories[k]}, ${this.focus ? percent(at(this.grid, this.focus.p[k], place)) : ""}`,
-        );
         b.querySelector(".value").textContent = this.focus ? percent(at(this.grid, this.focus.p[k], place)) : "";
         b.querySelector(".disc").style.setProperty("--c", colour(core.categories, k));
       });
