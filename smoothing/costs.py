@@ -1,8 +1,8 @@
 """Segment costs for outcome counts, as ruptures costs and as compiled row kernels.
 
-Each cost is a proper ``ruptures.base.BaseCost``: hand it to ``ruptures.Pelt(custom_cost=..., jump=1)``, or name it
-in ``smoothing.segment``, which runs the same arithmetic compiled and finds the same breakpoints. A cost of your
-own needs only ``fit`` and ``error``; without ``tables`` it is searched in Python.
+Each cost is a proper ``ruptures.base.BaseCost``: hand it to ``ruptures.Pelt(custom_cost=..., jump=1)``, or name
+it in ``smoothing.segment``, which runs compiled and finds the same breakpoints. A cost of your own needs only
+``fit`` and ``error``, and is searched in Python.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _xlogx(n: int) -> float:
 def _multinomial_row(
     counts: IntArray, xlogx: FloatArray, end: int, first: int, stop: int, out: FloatArray
 ) -> None:
-    """out[t] = -sum_k n_k ln(n_k / n) of segment [t, end) for first <= t < stop, as n ln n - sum_k n_k ln n_k."""
+    """out[t] = n ln n - sum_k n_k ln n_k of segment [t, end) for first <= t < stop, from tables."""
     categories = counts.shape[0] - 1
     total = counts[categories, end]
     if xlogx.size:
@@ -75,6 +75,19 @@ def _multinomial_row(
             total = counts[k, end]
             for t in range(first, stop):
                 out[t] -= _xlogx(total - counts[k, t])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _multinomial(counts: IntArray, start: int, end: int) -> float:
+    """-sum_k n_k ln(n_k / n) of segment [start, end), term by term."""
+    categories = counts.shape[0] - 1
+    total = counts[categories, end] - counts[categories, start]
+    value = 0.0
+    for k in range(categories):
+        n = counts[k, end] - counts[k, start]
+        if n > 0:
+            value -= n * np.log(n / total)
+    return value
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -134,7 +147,25 @@ def cost_row(tables: Tables, end: int, first: int, stop: int, out: FloatArray) -
         _l2_row(tables.moments, end, first, stop, out)
 
 
-class CompiledCost(BaseCost):  # type: ignore[misc]
+@njit(cache=True, nogil=True, error_model="numpy")
+def segment_cost(tables: Tables, start: int, end: int, scratch: FloatArray) -> float:
+    """Cost of one segment [start, end): what ``error`` returns; ``scratch`` is written at ``start``."""
+    if tables.kind == _MULTINOMIAL:
+        return _multinomial(tables.counts, start, end)
+    cost_row(tables, end, start, start + 1, scratch)
+    return scratch[start]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def row_error(tables: Tables) -> float:
+    """Bound on the difference by rounding between ``cost_row`` and ``segment_cost``; 0 where they are the same."""
+    if tables.kind != _MULTINOMIAL:
+        return 0.0
+    categories = tables.counts.shape[0] - 1
+    return 1e-15 * (categories + 4) * _xlogx(tables.counts[categories, -1])
+
+
+class CompiledCost(BaseCost):
     """A cost with compiled tables; ``signal`` is an (n, K) array of outcome counts."""
 
     min_size = 2
@@ -142,7 +173,7 @@ class CompiledCost(BaseCost):  # type: ignore[misc]
     def __init__(self) -> None:
         self.signal: IntArray | None = None
         self.tables: Tables | None = None
-        self._cell = np.empty(0)
+        self._scratch = np.empty(0)
 
     @abstractmethod
     def _tables(self, counts: IntArray) -> Tables:
@@ -156,7 +187,7 @@ class CompiledCost(BaseCost):  # type: ignore[misc]
         """
         self.signal = count_table(signal)
         self.tables = self._tables(self.signal)
-        self._cell = np.empty(len(self.signal))
+        self._scratch = np.empty(len(self.signal))
         return self
 
     def error(self, start: int, end: int) -> Any:
@@ -169,8 +200,7 @@ class CompiledCost(BaseCost):  # type: ignore[misc]
             raise ValueError("fit the cost to counts before asking for a segment's cost")
         if end - start < self.min_size:
             raise NotEnoughPoints
-        cost_row(self.tables, end, start, start + 1, self._cell)
-        return self._cell[start]
+        return np.float64(segment_cost(self.tables, start, end, self._scratch))
 
 
 class MultinomialCost(CompiledCost):
@@ -214,7 +244,8 @@ class LogitLinearCost(CompiledCost):
         p = (counts.T + 0.5) / (totals + 1.0)
         y = np.log(p / (1.0 - p))
         w = np.maximum(totals * p * (1.0 - p), 1e-9)
-        moments = np.stack([w, w * x, w * x * x, w * y, w * x * y, w * y * y], axis=1)
+        # The order of multiplication decides ties: this is the order of the formula as one writes it down.
+        moments = np.stack([w, w * x, w * x**2, w * y, w * x * y, w * y**2], axis=1)
         return Tables(_LOGIT_LINEAR, np.zeros((0, 0), dtype=np.int64), _cumulative(moments), np.zeros(0))
 
 

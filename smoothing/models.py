@@ -17,7 +17,7 @@ from smoothing.costs import FloatArray, IntArray, make_cost
 from smoothing.observations import Observations
 from smoothing.pelt import check_penalty, check_search, search_many
 from smoothing.pooling import beta_band, normalised, pool, query_positions
-from smoothing.tuning import Folds, Segmentations, flat_scores, held_out_score, kernel_scores, segmentations
+from smoothing.tuning import Folds, Segmentations, choose, held_out_score, segmentations
 
 Hyperparameters = Mapping[str, Any]
 
@@ -150,7 +150,7 @@ def fit_kernel(observations: Observations, hyperparameters: Hyperparameters | No
     else:
         folds = Folds.of(observations)
         whole = Segmentations.gather([[[len(positions)]]] * len(folds.held))
-        bandwidth = BANDWIDTH_GRID[int(np.argmax(kernel_scores(folds, whole, BANDWIDTH_GRID)))]
+        bandwidth = BANDWIDTH_GRID[choose(folds, whole, BANDWIDTH_GRID)[1]]
     return PooledFit("kernel", {"bandwidth": bandwidth}, [len(positions)], positions, counts, bandwidth)
 
 
@@ -163,7 +163,7 @@ def fit_segment(observations: Observations, hyperparameters: Hyperparameters | N
     else:
         folds = Folds.of(observations)
         split = segmentations(folds, ("multinomial",), SEGMENT_PENALTY_GRID)
-        penalty = SEGMENT_PENALTY_GRID[int(np.argmax(flat_scores(folds, split)))]
+        penalty = SEGMENT_PENALTY_GRID[choose(folds, split, (None,))[0]]
     ends = search_many(make_cost("multinomial").fit(counts), len(positions), [penalty])[0]
     return PooledFit("segment", {"penalty": penalty}, ends, positions, counts, None)
 
@@ -183,16 +183,13 @@ def fit_full(observations: Observations, hyperparameters: Hyperparameters | None
     costs = (given["cost"],) if "cost" in given else COST_GRID
     penalties = (check_penalty(given["penalty"]),) if "penalty" in given else PENALTY_GRID
     bandwidths = (_bandwidth(given["bandwidth"]),) if "bandwidth" in given else BANDWIDTH_GRID
-    best = 0
+    candidate, width = 0, 0
     if len(costs) * len(penalties) * len(bandwidths) > 1:
         folds = Folds.of(observations)
-        split = segmentations(folds, costs, penalties, search)
-        best = int(np.argmax(kernel_scores(folds, split, bandwidths)))
-    cost, penalty, bandwidth = (
-        costs[best // (len(penalties) * len(bandwidths))],
-        penalties[best // len(bandwidths) % len(penalties)],
-        bandwidths[best % len(bandwidths)],
-    )
+        candidate, width = choose(folds, segmentations(folds, costs, penalties, search), bandwidths)
+    cost = costs[candidate // len(penalties)]
+    penalty = penalties[candidate % len(penalties)]
+    bandwidth = bandwidths[width]
     ends = search_many(make_cost(cost, positions).fit(counts), len(positions), [penalty], search)[0]
     chosen = {"cost": cost, "penalty": penalty, "bandwidth": bandwidth}
     if "search" in given:

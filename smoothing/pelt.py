@@ -23,6 +23,8 @@ from smoothing.costs import (
     cost_row,
     count_table,
     make_cost,
+    row_error,
+    segment_cost,
 )
 
 SEARCHES = ("pelt", "optimal")
@@ -33,15 +35,18 @@ _NEVER = 1e300
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "ninf", "nsz"})
 def search_kernel(tables: Tables, n: int, min_size: int, penalties: FloatArray, prune: bool) -> IntArray:
-    """Start of the last segment of the best segmentation of the first ``e`` rows, for every penalty and ``e``.
+    """Start of the last segment of the best segmentation of the first ``end`` rows, per penalty and ``end``.
 
-    The costs of all segments that end at ``e`` are computed once for all penalties. A start that is pruned is
-    marked by ``_NEVER``; the earliest of equal starts wins. Sums associate as in ruptures: F(t) + (C(t, e) + penalty).
+    The costs of all segments that end at ``end`` are computed once for all penalties, from tables. Wherever their
+    rounding could matter (for the best start, starts that tie with it, and those at the edge of being pruned), the
+    cost is settled by ``segment_cost``: decisions and sums are those of ruptures with ``error``, which associates
+    F(t) + (C(t, end) + penalty). The earliest of equal starts wins; a pruned start is marked by ``_NEVER``.
 
     Returns:
         (B, n + 1) starts; -1 where no segmentation ends.
     """
     runs = penalties.size
+    slack = 2.0 * row_error(tables)
     best = np.full((runs, n + 1), _NEVER)
     best[:, 0] = 0.0
     admissible = np.full((runs, n + 1), _NEVER)
@@ -49,6 +54,8 @@ def search_kernel(tables: Tables, n: int, min_size: int, penalties: FloatArray, 
     first = np.zeros(runs, dtype=np.int64)
     costs = np.empty(n + 1)
     totals = np.empty(n + 1)
+    scratch = np.empty(n + 1)
+    settled = np.zeros(n + 1, dtype=np.int64)
     for end in range(min_size, n + 1):
         newest = end - min_size
         cost_row(tables, end, first.min(), newest + 1, costs)
@@ -56,19 +63,45 @@ def search_kernel(tables: Tables, n: int, min_size: int, penalties: FloatArray, 
             penalty = penalties[b]
             row = admissible[b]
             row[newest] = best[b, newest]
+            begin = first[b]
             low = _NEVER
-            for t in range(first[b], newest + 1):
+            for t in range(begin, newest + 1):
                 total = row[t] + (costs[t] + penalty)
                 totals[t] = total
                 low = min(low, total)
-            start = first[b]
-            while totals[start] != low:
-                start += 1
+            start = begin
+            if slack == 0.0:
+                while totals[start] != low:
+                    start += 1
+            else:
+                near = low + slack
+                low = _NEVER
+                for t in range(begin, newest + 1):
+                    if totals[t] <= near:
+                        if settled[t] != end:
+                            settled[t] = end
+                            costs[t] = segment_cost(tables, t, end, scratch)
+                        totals[t] = row[t] + (costs[t] + penalty)
+                        if totals[t] < low:
+                            low = totals[t]
+                            start = t
             starts[b, end] = start
             best[b, end] = low
             if prune:
                 limit = low + penalty
-                for t in range(first[b], newest + 1):
+                edge = 0
+                if slack > 0.0:
+                    for t in range(begin, newest + 1):
+                        # A segment of one category costs exactly 0 either way.
+                        doubtful = (abs(totals[t] - limit) <= slack) & (costs[t] != 0.0)
+                        edge += doubtful
+                if edge:
+                    for t in range(begin, newest + 1):
+                        if abs(totals[t] - limit) <= slack and settled[t] != end:
+                            settled[t] = end
+                            costs[t] = segment_cost(tables, t, end, scratch)
+                            totals[t] = row[t] + (costs[t] + penalty)
+                for t in range(begin, newest + 1):
                     row[t] = row[t] if totals[t] <= limit else _NEVER
                 while first[b] < newest and row[first[b]] >= _NEVER:
                     first[b] += 1

@@ -22,12 +22,11 @@ REACH = 9.5
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def pool_kernel(
+def _kernel_sums(
     query: FloatArray, positions: FloatArray, counts: FloatArray, ends: IntArray, bandwidth: float
 ) -> FloatArray:
-    """(Q, K) pooled weights at the increasing or unordered ``query`` positions; see ``pool``."""
-    n, categories = counts.shape
-    alpha = np.full((query.size, categories), 1.0 / categories)
+    """(Q, K) kernel-weighted counts of each query position's segment; see ``pool``."""
+    sums = np.zeros((query.size, counts.shape[1]))
     middles = np.empty(ends.size - 1)
     for i in range(middles.size):
         middles[i] = (positions[ends[i] - 1] + positions[ends[i]]) / 2
@@ -42,9 +41,9 @@ def pool_kernel(
             if z < -REACH:
                 break
             weight = np.exp(-0.5 * (z * z))
-            for k in range(categories):
-                alpha[q, k] += weight * counts[i, k]
-    return alpha
+            for k in range(counts.shape[1]):
+                sums[q, k] += weight * counts[i, k]
+    return sums
 
 
 def pool(
@@ -64,11 +63,12 @@ def pool(
     """
     places = np.ascontiguousarray(query, dtype=np.float64)
     limits = np.asarray(ends, dtype=np.int64)
+    prior = 1.0 / counts.shape[1]
     if bandwidth is not None:
-        return np.asarray(pool_kernel(places, positions, counts.astype(np.float64), limits, bandwidth))
+        return prior + _kernel_sums(places, positions, counts.astype(np.float64), limits, bandwidth)
     middles = (positions[limits[:-1] - 1] + positions[limits[:-1]]) / 2
     sums = np.add.reduceat(counts, np.r_[0, limits[:-1]], axis=0)
-    return (1.0 / counts.shape[1] + sums)[np.searchsorted(middles, places)]
+    return (prior + sums)[np.searchsorted(middles, places)]
 
 
 def normalised(alpha: FloatArray) -> FloatArray:

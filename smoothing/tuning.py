@@ -17,9 +17,11 @@ from ruptures.base import BaseCost
 from smoothing.costs import FloatArray, IntArray, make_cost
 from smoothing.observations import Observations
 from smoothing.pelt import search_many
-from smoothing.pooling import REACH
+from smoothing.pooling import REACH, normalised, pool
 
 FLOOR = 1e-9
+NEAR = 1e-10
+"""Relative difference of scores below which candidates are scored again directly."""
 _FOLDS = 5
 _LARGEST_TABLE = 1 << 20
 
@@ -79,7 +81,7 @@ def _kernel_scores(
     bandwidths: FloatArray,
     weights: FloatArray,
 ) -> FloatArray:
-    """(H, F, D) held-out log-likelihoods of kernel-pooled curves; see ``kernel_scores``.
+    """(H, F, D) held-out log-likelihoods of kernel-pooled curves.
 
     One pass over the pairs of positions within reach of each other serves every segmentation of every fold: sums over
     prefixes of the weighted counts, of which a segment's share is a difference. Segmentation d of fold f has the end
@@ -225,21 +227,34 @@ def segmentations(
     return Segmentations.gather(found)
 
 
-def kernel_scores(folds: Folds, split: Segmentations, bandwidths: Sequence[float]) -> FloatArray:
-    """(C, H) held-out log-likelihood of every candidate segmentation with every kernel bandwidth."""
-    widths = np.array(bandwidths, dtype=np.float64)
-    span = int(folds.positions[-1] - folds.positions[0])
-    gaps = np.arange(min(span, int(min(REACH * widths.max(), _LARGEST_TABLE))) + 1)
-    weights = np.exp(-0.5 * (gaps / widths[:, None]) ** 2)
-    train, held = _tables(folds)
-    scores = _kernel_scores(folds.positions, train, held, split.ends, split.first, widths, weights)
-    return _by_candidate(np.moveaxis(scores, 0, -1), split.index)
+def choose(folds: Folds, split: Segmentations, bandwidths: Sequence[float | None]) -> tuple[int, int]:
+    """The first best candidate: index of its segmentation candidate and of its bandwidth (slower and faster index).
 
-
-def flat_scores(folds: Folds, split: Segmentations) -> FloatArray:
-    """(C, 1) held-out log-likelihood of every candidate segmentation, pooled flat."""
-    train, held = _tables(folds)
-    return _by_candidate(_flat_scores(train, held, split.ends, split.first)[..., None], split.index)
+    ``bandwidths`` are kernel widths, or (None,) for flat pools. Candidates whose scores agree to within rounding of
+    the fast sums are scored again one by one, and then compared as they are.
+    """
+    if bandwidths[0] is None:
+        scores = _flat_table(folds, split)
+    else:
+        scores = _kernel_table(folds, split, [float(h) for h in bandwidths if h is not None])
+    totals = np.zeros((split.index.shape[1], len(bandwidths)))
+    for fold, index in zip(scores, split.index, strict=True):
+        totals += fold[index]
+    best = totals.max()
+    near = np.argwhere(totals >= best - NEAR * max(1.0, abs(best)))
+    keys = [(tuple(split.index[:, c]), h) for c, h in near]
+    if len(set(keys)) > 1:
+        known: dict[tuple[int, int, int], float] = {}
+        exact = []
+        for segments, h in keys:
+            total = 0.0
+            for f, d in enumerate(segments):
+                if (f, d, h) not in known:
+                    known[f, d, h] = _direct_score(folds, split, f, d, bandwidths[h])
+                total += known[f, d, h]
+            exact.append(total)
+        near = near[int(np.argmax(exact)) :]
+    return int(near[0][0]), int(near[0][1])
 
 
 def held_out_score(predictions: FloatArray, held: IntArray) -> float:
@@ -248,15 +263,32 @@ def held_out_score(predictions: FloatArray, held: IntArray) -> float:
     return float((held * np.log(floored / floored.sum(axis=-1, keepdims=True))).sum())
 
 
+def _kernel_table(folds: Folds, split: Segmentations, bandwidths: Sequence[float]) -> FloatArray:
+    """(F, D, H) held-out log-likelihood of every segmentation with every kernel bandwidth."""
+    widths = np.array(bandwidths, dtype=np.float64)
+    span = int(folds.positions[-1] - folds.positions[0])
+    gaps = np.arange(min(span, int(min(REACH * widths.max(), _LARGEST_TABLE))) + 1)
+    weights = np.exp(-0.5 * (gaps / widths[:, None]) ** 2)
+    train, held = _tables(folds)
+    scores = _kernel_scores(folds.positions, train, held, split.ends, split.first, widths, weights)
+    return np.moveaxis(scores, 0, -1)
+
+
+def _flat_table(folds: Folds, split: Segmentations) -> FloatArray:
+    """(F, D, 1) held-out log-likelihood of every segmentation, pooled flat."""
+    train, held = _tables(folds)
+    return np.asarray(_flat_scores(train, held, split.ends, split.first)[..., None])
+
+
+def _direct_score(folds: Folds, split: Segmentations, fold: int, d: int, bandwidth: float | None) -> float:
+    """Held-out log-likelihood of one segmentation of one fold, by direct sums."""
+    ends = split.ends[split.first[fold, d] : split.first[fold, d + 1]]
+    places = folds.positions.astype(np.float64)
+    alpha = pool(places, places, folds.train[fold], ends, bandwidth)
+    return held_out_score(normalised(alpha), folds.held[fold])
+
+
 def _tables(folds: Folds) -> tuple[FloatArray, FloatArray]:
     """Training counts as (n, F K), so that one weight serves all folds, and held-out counts as (F, n, K)."""
     n = len(folds.positions)
     return np.moveaxis(folds.train, 0, 1).reshape(n, -1).astype(np.float64), folds.held.astype(np.float64)
-
-
-def _by_candidate(scores: FloatArray, index: IntArray) -> FloatArray:
-    """(C, H) sums over folds, in their order, of (F, D, H) scores."""
-    total = np.zeros((index.shape[1], scores.shape[2]))
-    for fold, candidates in zip(scores, index, strict=True):
-        total += fold[candidates]
-    return total
