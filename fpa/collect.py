@@ -118,6 +118,7 @@ def collect(
         FpaError: ``out`` cannot be written, or the engine stopped altogether. Finished units stay on disk.
     """
     progress = progress or Silent()
+    strategy(settings.strategy), prompt_style(settings.prompt)  # refuse unknown names before anything is made
     with RunWriter.open(
         out, settings.config(), engine=engine.info, questions_fingerprint=questions.fingerprint
     ) as writer:

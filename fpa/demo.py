@@ -22,7 +22,7 @@ from fpa.settings import Settings
 METHOD = "full"
 QUESTIONS = 3
 SETTINGS = Settings(
-    every=4, samples=20, temperature=1.0, base_tokens=96, rollout_tokens=96, prompt="demo", keep_text=True
+    every=4, samples=20, temperature=0.8, base_tokens=48, rollout_tokens=48, prompt="demo", keep_text=True
 )
 
 

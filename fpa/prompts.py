@@ -36,6 +36,8 @@ _PUBLISHED = PromptStyle(
 )
 
 # For models of a hundred million parameters: two worked examples show them how short to think and how to end.
+# The shipped reference run (data/reference) was collected with this style and with the first questions of
+# data/demo_questions.jsonl: changing either means collecting it anew.
 _DEMO = PromptStyle(
     name="demo",
     system='Write one short thought, then end with "The answer is (X)".',

@@ -1,0 +1,163 @@
+"""The command line: results, JSON, exit codes, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fpa.cli import main
+
+FAKE = ["--engine", "fake", "--model", "m", "--prompt", "published"]
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of ``fpa arguments``."""
+    monkeypatch.setattr(sys, "argv", ["fpa", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the fake engine: 3 questions, every token, S=24."""
+    out = tmp_path_factory.mktemp("cli") / "run"
+    command = ["collect", *FAKE, "--limit", "3", "--samples", "24", "--out", str(out)]
+    subprocess.run([sys.executable, "-m", "fpa", *command], check=True, capture_output=True)
+    return out
+
+
+def test_the_pipeline_in_json(collected: Path, capsys, monkeypatch, tmp_path: Path) -> None:
+    code, said, _ = run(capsys, monkeypatch, "smooth", str(collected), "--json")
+    made = json.loads(said)
+    assert code == 0
+    curves = pd.read_parquet(made["curves"])
+    assert list(curves.columns) == ["question_id", "method", "t", "category", "p", "lo", "hi"]
+    totals = curves.groupby(["question_id", "t"])["p"].sum()
+    assert totals.between(1 - 1e-9, 1 + 1e-9).all()
+    assert ((curves["lo"] <= curves["p"] + 1e-9) & (curves["p"] <= curves["hi"] + 1e-9)).mean() > 0.95
+
+    code, said, _ = run(capsys, monkeypatch, "forks", str(collected), "--threshold", "0.1", "--json")
+    found = json.loads(said)
+    assert code == 0
+    assert all(fork["tv"] > 0.1 for fork in found["found"])
+
+    code, said, _ = run(
+        capsys, monkeypatch, "score", str(collected), "--samples", "5", "--every", "2", "--json", "--workers", "1",
+        "--out", str(tmp_path / "scores.parquet"),
+    )  # fmt: skip
+    assert code == 0
+    assert {row["method"] for row in json.loads(said)} == {"raw", "full"}
+    assert len(pd.read_parquet(tmp_path / "scores.parquet")) == 2
+
+    figure = tmp_path / "q.svg"
+    code, said, _ = run(capsys, monkeypatch, "plot", str(collected), "demo-01", "--out", str(figure))
+    assert code == 0
+    assert "<svg" in figure.read_text()
+
+
+def test_tables_are_for_people(collected: Path, capsys, monkeypatch) -> None:
+    for command in (["smooth"], ["forks"], ["score", "--samples", "5", "--workers", "1"]):
+        code, said, _ = run(capsys, monkeypatch, command[0], str(collected), *command[1:])
+        assert code == 0
+        assert said.strip()
+
+
+def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, said, _ = run(capsys, monkeypatch, "collect", *FAKE, "--limit", "2", "--plan", "--json")
+    assert code == 0
+    assert json.loads(said)["questions"] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["collect", "--evry", "2"], 2, "--every"),
+        (["collect", "--every", "x", "--out", "r"], 2, "--every"),
+        (["collect", *FAKE], 2, "--out"),
+        (["collect", *FAKE, "--every", "0", "--out", "r"], 2, "--every"),
+        (["collect", *FAKE, "--temperature", "0", "--out", "r"], 2, "--temperature"),
+        (["collect", "--engine", "gpt", "--out", "r"], 2, "llamacpp"),
+        (["collect", *FAKE, "--strategy", "tree", "--out", "r"], 2, "branches"),
+        (["collect", *FAKE, "--prompt", "rude", "--out", "r"], 2, "published"),
+        (["collect", *FAKE, "--questions", "none.jsonl", "--out", "r"], 2, "none.jsonl"),
+        (["smooth", "none"], 2, "manifest.json"),
+        (["forks", "none"], 2, "manifest.json"),
+        (["score", "none"], 2, "manifest.json"),
+        (["plot", "none", "q"], 2, "manifest.json"),
+        (["import", "none", "--out", "x"], 2, "none"),
+        (["bogus"], 2, "bogus"),
+    ],
+)
+def test_mistakes_get_one_line(
+    arguments: list[str], code: int, says: str, capsys, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    got, _, error = run(capsys, monkeypatch, *arguments)
+    assert (got, error.count("\n")) == (code, 1)
+    assert error.startswith("error: ")
+    assert says in error
+    assert "Traceback" not in error
+
+
+def test_mistakes_about_a_run_get_one_line(collected: Path, capsys, monkeypatch, tmp_path: Path) -> None:
+    for arguments, says in (
+        (["plot", str(collected), "demo-99"], "demo-99"),
+        (["plot", str(collected), "demo-01", "--out", "x.docx"], ".pdf"),
+        (["smooth", str(collected), "--method", "spline"], "full"),
+        (["smooth", str(collected), "--samples", "500"], "has only 24"),
+        (["smooth", str(collected), "--penalty", "-1"], "penalty"),
+        (["collect", *FAKE, "--limit", "3", "--samples", "25", "--out", str(collected)], "samples"),
+    ):
+        code, _, error = run(capsys, monkeypatch, *arguments)
+        assert (code, error.count("\n")) == (2, 1)
+        assert says in error
+
+
+def test_failed_questions_exit_with_one(capsys, monkeypatch, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, _, error = run(
+        capsys, monkeypatch, "collect", *FAKE, "--limit", "2", "--samples", "2", "--context", "10", "--out", str(out)
+    )
+    assert code == 1
+    assert "demo-01" in error
+    assert "run the same command again" in error
+
+
+def test_ctrl_c_stops_within_seconds_and_says_how_to_resume(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    # The fake engine takes its delay from the model name here: a slow server.
+    code = (
+        "import sys, fpa.engines.fake as f; init = f.FakeEngine.__init__;"
+        "f.FakeEngine.__init__ = lambda self, model, **o: init(self, model, delay=0.2, **o);"
+        "from fpa.cli import main; sys.argv[0] = 'fpa'; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "collect", *FAKE, "--limit", "5", "--samples", "2", "--out", str(out)],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    while not list((out / "rollouts").glob("*.parquet")) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "run the same command again to resume" in error
+    assert "Traceback" not in error
+
+
+def test_help_and_version(capsys, monkeypatch) -> None:
+    assert run(capsys, monkeypatch, "--version")[:2] == (0, "fpa 0.1.0\n")
+    code, said, _ = run(capsys, monkeypatch, "collect", "--help")
+    assert code == 0
+    assert "resumes" in said

@@ -1,0 +1,66 @@
+"""Entropy, varentropy and next-token distributions on hand-worked cases."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fpa.signals import NotEnoughListed, entropy, next_token_distribution, varentropy
+
+
+def test_uniform_and_one_hot() -> None:
+    assert entropy(np.full(1000, 1e-3)) == pytest.approx(math.log(1000))
+    assert varentropy(np.full(1000, 1e-3)) == pytest.approx(0.0, abs=1e-12)
+    assert entropy([1.0, 0.0, 0.0]) == 0.0
+    assert varentropy([1.0, 0.0, 0.0]) == 0.0
+
+
+def test_two_tokens_by_hand() -> None:
+    p, q = 0.8, 0.2
+    mean = -(p * math.log(p) + q * math.log(q))
+    assert entropy([p, q]) == pytest.approx(mean)
+    assert varentropy([p, q]) == pytest.approx(p * (math.log(p) + mean) ** 2 + q * (math.log(q) + mean) ** 2)
+
+
+def test_impossible_tokens_do_not_count() -> None:
+    found = next_token_distribution([7, 8, 9], [math.log(0.5), -math.inf, math.log(0.5)], 1.0, 3)
+    assert list(found.ids) == [7, 9]
+    assert found.entropy == pytest.approx(math.log(2))
+    assert found.tail_mass == 0.0
+
+
+def test_temperature_sharpens_and_flattens() -> None:
+    logprobs = np.log([0.7, 0.2, 0.1])
+    cold = next_token_distribution([0, 1, 2], logprobs, 0.5, 3)
+    np.testing.assert_allclose(cold.p, np.array([0.49, 0.04, 0.01]) / 0.54)
+    # Entropy is of the raw distribution, whatever the temperature.
+    assert cold.entropy == pytest.approx(entropy([0.7, 0.2, 0.1]))
+
+
+def test_twenty_of_a_thousand_equal_tokens_are_not_enough() -> None:
+    with pytest.raises(NotEnoughListed):
+        next_token_distribution(np.arange(20), np.full(20, -math.log(1000)), 1.0, 1000)
+
+
+@given(
+    st.lists(st.floats(-12, 0), min_size=12, max_size=60),
+    st.floats(0.3, 2.0),
+    st.data(),
+)
+def test_bounds_hold_whatever_is_left_out(logits: list[float], temperature: float, data: st.DataObject) -> None:
+    log_p = np.sort(np.array(logits) - np.logaddexp.reduce(logits))[::-1]
+    exact = np.exp(log_p / temperature) / np.exp(log_p / temperature).sum()
+    kept = data.draw(st.integers(2, len(log_p)))
+    try:
+        found = next_token_distribution(np.arange(kept), log_p[:kept], temperature, len(log_p))
+    except NotEnoughListed:
+        return
+    listed = len(found.p)
+    assert (found.p <= exact[:listed] * (1 + 1e-9)).all()
+    assert (found.p >= exact[:listed] * (1 - 1.01e-3)).all()
+    assert found.tail_mass >= exact[listed:].sum() - 1e-9
+    assert found.entropy == pytest.approx(entropy(np.exp(log_p)), abs=0.0101)
