@@ -1,10 +1,11 @@
 """Where the next continuations buy most: the arithmetic behind stratified and adaptive collection.
 
-With ``o_t = o_{t+1} + (1 - p_t) x_t`` and ``d_u = o_{u+1} + x_u`` (docs/method.md), draws that leave the base path at
-``u`` observe ``d_u``. Without smoothing, ``o_t = Σ_{u>=t} W_{t,u} d_u + const``, and the summed variance of the whole
-curve is ``Σ_u A_u V_u / n_u`` with ``A_u = (1 - p_u)² Σ_{t<=u} Π_{t<=v<u} p_v²``: least, for a given cost, at
-``n_u ∝ √(A_u V_u / cost_u)`` (Neyman 1934). With smoothing, neighbours inform each other, and draws are given one
-after the other to where they lower the posterior variance of the curve most per token.
+With ``o_t = o_{t+1} + (1 - p_t) x_t`` and ``d_u = o_{u+1} + x_u`` (docs/method.md), draws that leave the
+base path at ``u`` observe ``d_u``. Without smoothing, ``o_t = Σ_{u>=t} W_{t,u} d_u + const``, and the
+summed variance of the whole curve is ``Σ_u A_u V_u / n_u`` with ``A_u = (1 - p_u)² Σ_{t<=u} Π_{t<=v<u}
+p_v²``: least, for a given cost, at ``n_u ∝ √(A_u V_u / cost_u)`` (Neyman 1934). With smoothing, neighbours
+inform each other, and draws are given one after the other to where they lower the posterior variance of the
+curve most per token.
 """
 
 from __future__ import annotations
@@ -152,7 +153,9 @@ class Design:
 
 
 @njit(cache=True)
-def _best(square: np.ndarray, spread: np.ndarray, noise: np.ndarray, cost: np.ndarray, room: np.ndarray) -> tuple[int, float]:
+def _best(
+    square: np.ndarray, spread: np.ndarray, noise: np.ndarray, cost: np.ndarray, room: np.ndarray
+) -> tuple[int, float]:
     best = -1
     value = -1.0
     for u in range(len(noise)):
@@ -165,7 +168,9 @@ def _best(square: np.ndarray, spread: np.ndarray, noise: np.ndarray, cost: np.nd
 
 @njit(cache=True)
 def _draw(u: int, influence: np.ndarray, spread: np.ndarray, noise: np.ndarray, square: np.ndarray) -> None:
-    """Condition on one more draw of d_u (rank one); ``square`` is kept at the summed squares of ``influence``."""
+    """Condition on one more draw of d_u (rank one); ``square`` is kept at the summed squares of
+    ``influence``.
+    """
     below = spread[u, u] + noise[u]
     column = influence[:, u].copy()
     row = spread[u].copy()
@@ -196,7 +201,9 @@ def next_draws(
         Per question (U,) draws for each of its candidates.
     """
     given = [np.zeros(len(d.positions), dtype=np.int64) for d in designs]
-    left = [np.full(len(d.positions), 2**40) if room is None else room[i].copy() for i, d in enumerate(designs)]
+    left = [
+        np.full(len(d.positions), 2**40) if room is None else room[i].copy() for i, d in enumerate(designs)
+    ]
     state = [(d.influence.copy(), d.spread.copy(), (d.influence**2).sum(axis=0)) for d in designs]
     scale = [1.0 / max(len(d.influence), 1) for d in designs]
     best: list[tuple[int, float]] = []

@@ -4,10 +4,10 @@ The curve is constant between changes. A segment's draws have the Dirichlet-mult
 
     B(a + n) / B(a),    n the segment's counts, a the prior pseudo-counts,
 
-and between two neighbouring observed positions there is a change with probability ``1 - exp(-rate * w)``, where
-``w`` adds up ``1 - p`` over the steps between them (or is 1 for each, where certainty is unknown or set aside).
-Sums over all segmentations, forward and backward, are exact and take O(n²) time and O(n) memory. Rate and prior
-concentration are averaged over a grid, weighed by their marginal likelihood.
+and between two neighbouring observed positions there is a change with probability ``1 - exp(-rate * w)``,
+where ``w`` adds up ``1 - p`` over the steps between them (or is 1 for each, where certainty is unknown or
+set aside). Sums over all segmentations, forward and backward, are exact and take O(n²) time and O(n)
+memory. Rate and prior concentration are averaged over a grid, weighed by their marginal likelihood.
 """
 
 from __future__ import annotations
@@ -43,10 +43,17 @@ def _rises(base: float, most: int) -> np.ndarray:
 
 @njit(cache=True)
 def _recursions(
-    cumulative: np.ndarray, tables: np.ndarray, offsets: np.ndarray, total_table: np.ndarray, hazard: np.ndarray,
-    forward: np.ndarray, backward: np.ndarray,
+    cumulative: np.ndarray,
+    tables: np.ndarray,
+    offsets: np.ndarray,
+    total_table: np.ndarray,
+    hazard: np.ndarray,
+    forward: np.ndarray,
+    backward: np.ndarray,
 ) -> float:
-    """Log evidence; ``forward[e]`` of positions before e given a change at e, ``backward[s]`` of those from s."""
+    """Log evidence; ``forward[e]`` of positions before e given a change at e, ``backward[s]`` of those from
+    s.
+    """
     n = cumulative.shape[0] - 1
     categories = cumulative.shape[1]
     stay = np.zeros(n + 1)
@@ -85,11 +92,21 @@ def _recursions(
 
 @njit(cache=True)
 def _posterior(
-    cumulative: np.ndarray, tables: np.ndarray, offsets: np.ndarray, total_table: np.ndarray, hazard: np.ndarray,
-    base: np.ndarray, forward: np.ndarray, backward: np.ndarray, mean: np.ndarray, square: np.ndarray,
+    cumulative: np.ndarray,
+    tables: np.ndarray,
+    offsets: np.ndarray,
+    total_table: np.ndarray,
+    hazard: np.ndarray,
+    base: np.ndarray,
+    forward: np.ndarray,
+    backward: np.ndarray,
+    mean: np.ndarray,
+    square: np.ndarray,
     change: np.ndarray,
 ) -> None:
-    """Posterior mean and mean square (n, K), and probability of a change before each observed position (n,)."""
+    """Posterior mean and mean square (n, K), and probability of a change before each observed position
+    (n,).
+    """
     n = cumulative.shape[0] - 1
     categories = cumulative.shape[1]
     stay = np.zeros(n + 1)
@@ -135,17 +152,23 @@ def _posterior(
 
 @njit(cache=True)
 def _sample(
-    cumulative: np.ndarray, hazard: np.ndarray, base: np.ndarray, backward: np.ndarray, seed: int, out: np.ndarray
+    cumulative: np.ndarray,
+    hazard: np.ndarray,
+    base: np.ndarray,
+    backward: np.ndarray,
+    rng: np.random.Generator,
+    out: np.ndarray,
 ) -> None:
-    """Joint draws of the curve at the observed positions, into (size, n, K): segment ends, then their levels."""
-    np.random.seed(seed)
+    """Joint draws of the curve at the observed positions, into (size, n, K): segment ends, then their
+    levels.
+    """
     size, n, categories = out.shape
     level = np.empty(categories)
     base_total = base.sum()
     for draw in range(size):
         s = 0
         while s < n:
-            u = np.random.random()
+            u = rng.random()
             e = n
             log_stay = 0.0
             for end in range(s + 1, n + 1):
@@ -166,7 +189,7 @@ def _sample(
             for k in range(categories):
                 x = base[k] + cumulative[e, k] - cumulative[s, k]
                 # Gamma(x) = Gamma(x + 1) U^(1/x) does not underflow for all categories at once.
-                level[k] = np.random.gamma(x + 1.0) * math.exp(math.log(1.0 - np.random.random()) / x)
+                level[k] = rng.gamma(x + 1.0) * math.exp(math.log(1.0 - rng.random()) / x)
                 mass += level[k]
             for t in range(s, e):
                 for k in range(categories):
@@ -221,7 +244,9 @@ class BayesFit:
         given = given_floats("bayes", hyperparameters, ("changes", "concentration"))
         counts = observations.counts
         if observations.divergence is not None and not counts.any():
-            raise ValueError("bayes needs draws started at grid positions; these are divergence draws: use auto")
+            raise ValueError(
+                "bayes needs draws started at grid positions; these are divergence draws: use auto"
+            )
         self.categories = observations.categories
         self.positions = observations.positions
         self.grid = observations.grid
@@ -273,14 +298,16 @@ class BayesFit:
         return self._at(self.mean, positions)
 
     def band(self, positions: ArrayLike, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
-        """(len(positions), K) ends of central intervals of Beta distributions with the posterior's moments."""
+        """(len(positions), K) ends of central intervals of Beta distributions with the posterior's
+        moments.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level must lie strictly between 0 and 1; got {level}")
         variance = np.maximum(self.sd**2, 1e-12)
         mean = np.clip(self.mean, 1e-9, 1 - 1e-9)
         total = np.maximum(mean * (1 - mean) / variance - 1.0, 1e-3)
         ends = [
-            np.clip(betaincinv(mean * total, (1 - mean) * total, q), 0.0, 1.0)
+            np.clip(betaincinv(mean * total, (1 - mean) * total, q), 0.0, 1.0).astype(np.float64)
             for q in ((1 - level) / 2, (1 + level) / 2)
         ]
         return self._at(ends[0], positions), self._at(ends[1], positions)
@@ -309,8 +336,7 @@ class BayesFit:
         parts = []
         for count, m in zip(rng.multinomial(size, self._shares), self._models, strict=True):
             out = np.empty((count, *self.mean.shape))
-            seed_here = int(rng.integers(2**31))
-            _sample(self._cumulative.astype(np.float64), m.hazard, m.base, m.backward, seed_here, out)
+            _sample(self._cumulative.astype(np.float64), m.hazard, m.base, m.backward, rng, out)
             parts.append(out)
         return rng.permutation(np.concatenate(parts), axis=0)
 
@@ -325,7 +351,8 @@ def fit_bayes(observations: Observations, hyperparameters: Mapping[str, Any] | N
 
     Args:
         observations: grid draws; ``step_p`` sharpens where changes may be.
-        hyperparameters: ``changes`` (expected number over the base path) and ``concentration`` (of a segment's
+        hyperparameters: ``changes`` (expected number over the base path) and ``concentration`` (of a
+            segment's
             prior, in draws), else averaged over a small grid by marginal likelihood.
 
     Raises:

@@ -1,8 +1,9 @@
 """``martingale``: the linear-Gaussian walk with one step size.
 
 The outcome curve is a random walk with known, token-wise step lengths, ``o_t = o_{t+1} + (1 - p_t) x_t`` with
-``Var(x) = scale * V``. Draws at ``t`` observe ``o_t`` with variance ``V / n``, divergence draws at ``u`` observe
-``o_{u+1} + x_u`` with variance ``V / n_u``, and the base path's own answer is ``o_T``. ``V`` cancels in the mean, so
+``Var(x) = scale * V``. Draws at ``t`` observe ``o_t`` with variance ``V / n``, divergence draws at ``u``
+observe ``o_{u+1} + x_u`` with variance ``V / n_u``, and the base path's own answer is ``o_T``. ``V``
+cancels in the mean, so
 one set of weights serves all categories and the curve stays on the simplex: a Kalman smoother in O(T). It is
 the walk of ``smoothing.walk`` with one class of step; its one parameter maximises the marginal likelihood.
 """
@@ -28,7 +29,8 @@ def fit_martingale(observations: Observations, hyperparameters: Mapping[str, Any
 
     Args:
         observations: grid draws, divergence draws or both; with or without ``step_p``.
-        hyperparameters: ``scale`` (variance of a divergence relative to ``o(1 - o)``), else by marginal likelihood.
+        hyperparameters: ``scale`` (variance of a divergence relative to ``o(1 - o)``), else by marginal
+            likelihood.
 
     Raises:
         ValueError: for a hyper-parameter that is unknown, not positive or not finite.

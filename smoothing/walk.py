@@ -5,13 +5,14 @@ draw from ``o_{t+1}``, or leaves the base path and is a draw from ``d_t``:
 
     o_t = p_t o_{t+1} + (1 - p_t) d_t        (derived and checked in docs/method.md)
 
-so one step moves the curve by ``(1 - p_t)(d_t - o_{t+1})``. What is not known is how far a divergence moves the
-answer. The prior says: usually hardly at all, sometimes completely. ``d_t`` has mean ``o_{t+1}`` and variance
-``scale * o(1 - o)``, with ``scale`` one of a few classes: the discrete form of a heavy-tailed innovation. The
-curve's stationary law is a Dirichlet distribution, draws are multinomial, and a step of relative variance ``s``
-turns a message worth ``A`` draws into one worth ``A / (1 + s A)``: the power steady model (Smith 1979) with a
-known, token-wise discount, mixed over classes as in a Gaussian-sum filter (Alspach & Sorenson 1972). Messages
-from both ends are joined at every node. Time and memory grow linearly with the length of the base path.
+so one step moves the curve by ``(1 - p_t)(d_t - o_{t+1})``. What is not known is how far a divergence moves
+the answer. The prior says: usually hardly at all, sometimes completely. ``d_t`` has mean ``o_{t+1}`` and
+variance ``scale * o(1 - o)``, with ``scale`` one of a few classes: the discrete form of a heavy-tailed
+innovation. The curve's stationary law is a Dirichlet distribution, draws are multinomial, and a step of
+relative variance ``s`` turns a message worth ``A`` draws into one worth ``A / (1 + s A)``: the power steady
+model (Smith 1979) with a known, token-wise discount, mixed over classes as in a Gaussian-sum filter
+(Alspach & Sorenson 1972). Messages from both ends are joined at every node. Time and memory grow linearly
+with the length of the base path.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from smoothing import walk_kernels as kernels
-from smoothing.observations import FloatArray, IntArray, Observations
+from smoothing.observations import FloatArray, Observations
 
 LEAVING_PER_TOKEN = 0.05
 """Mean of ``(1 - p)²`` per token, assumed where the base path's certainty is unknown; capped at 1 a step."""
@@ -63,8 +64,8 @@ class Nodes:
     def of(cls, observations: Observations) -> Nodes:
         """Lay the observations out on their grid.
 
-        Where ``divergence`` is given it stands for every draw, and ``counts`` add nothing to it: given where a
-        draw left the base path, where it was started from says no more about its outcome.
+        Where ``divergence`` is given it stands for every draw, and ``counts`` add nothing to it: given
+        where a draw left the base path, where it was started from says no more about its outcome.
         """
         grid = observations.grid
         width = len(observations.categories)
@@ -95,7 +96,9 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What the two ends say, for one step prior: ``left`` without each node's own draws, ``right`` with them."""
+    """What the two ends say, for one step prior: ``left`` without each node's own draws, ``right`` with
+    them.
+    """
 
     left: FloatArray
     left_w: FloatArray
@@ -182,19 +185,31 @@ class WalkFit:
         """(len(positions), K) lower and upper ends of the central ``level`` interval of each category."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie strictly between 0 and 1; got {level}")
+        where = np.asarray(positions, dtype=np.float64)
+        # Only nodes on either side of a position asked for are worked out, and kept for the next call.
+        right = np.clip(np.searchsorted(self.grid, where), 0, len(self.grid) - 1)
+        left = np.clip(np.searchsorted(self.grid, where, side="right") - 1, 0, len(self.grid) - 1)
         if level not in self._bands:
-            low, high = np.empty_like(self.mean), np.empty_like(self.mean)
-            stack = [
+            self._bands[level] = np.full_like(self.mean, np.nan), np.full_like(self.mean, np.nan)
+        low, high = self._bands[level]
+        wanted = np.union1d(left, right)
+        wanted = wanted[np.isnan(low[wanted, 0])]
+        if len(wanted):
+            stacks = [
                 np.stack([getattr(m, name) for m in self._messages])
                 for name in ("left", "left_w", "right", "right_w")
             ]
             bases = np.stack([self._base] * len(self._messages))
-            every = np.arange(len(self.grid))
-            kernels.bands(*stack, bases, self._shares, every, (1 - level) / 2, (1 + level) / 2, low, high)
+            ends = np.empty((2, len(wanted), len(self._base)))
+            tails = (1 - level) / 2, (1 + level) / 2
+            kernels.bands(
+                stacks[0], stacks[1], stacks[2], stacks[3], bases, self._shares, wanted, *tails, *ends
+            )
             # Where nearly all mass sits at 0 or 1, the mean lies outside the central interval: include it.
-            self._bands[level] = np.minimum(low, self.mean), np.maximum(high, self.mean)
-        low, high = self._bands[level]
-        return self._at(low, positions), self._at(high, positions)
+            low[wanted] = np.minimum(ends[0], self.mean[wanted])
+            high[wanted] = np.maximum(ends[1], self.mean[wanted])
+        low, high = (np.where(np.isnan(x), 0.0, x) for x in (low, high))
+        return self._at(low, where), self._at(high, where)
 
     def change_probability(self, threshold: float) -> FloatArray:
         """(T,) posterior probability that the curve moved by more than ``threshold`` in total variation.
@@ -215,7 +230,9 @@ class WalkFit:
 
     @property
     def breakpoints(self) -> list[int]:
-        """Ends of runs of observed positions between which the curve more likely than not moved by over 0.1."""
+        """Ends of runs of observed positions between which the curve more likely than not moved by over
+        0.1.
+        """
         calm = np.log1p(-np.minimum(self.change_probability(0.1), 1 - 1e-12)).cumsum()
         cuts = np.flatnonzero(np.diff(calm[self._observed]) < np.log(0.5)) + 1
         return [*cuts.tolist(), len(self._observed)]
@@ -229,13 +246,15 @@ class WalkFit:
             out = np.empty((count, *self.mean.shape))
             kernels.sample_curves(
                 m.right, m.right_w, self._base, self._nodes.divergence, self._nodes.leaving, *_classes(prior),
-                int(rng.integers(2**31)), out,
+                rng, out,
             )  # fmt: skip
             parts.append(out)
         return rng.permutation(np.concatenate(parts), axis=0)
 
     def total_variation(self, first: int, second: int, size: int = 1000, seed: int = 0) -> FloatArray:
-        """(size,) posterior draws of the total variation between two token positions (nearest earlier nodes)."""
+        """(size,) posterior draws of the total variation between two token positions (nearest earlier
+        nodes).
+        """
         at = [max(int(np.searchsorted(self.grid, t, side="right")) - 1, 0) for t in (first, second)]
         curves = self.sample(size, seed)
         return 0.5 * np.abs(curves[:, at[0]] - curves[:, at[1]]).sum(axis=1)
@@ -273,19 +292,8 @@ def given_floats(
     if unknown:
         raise ValueError(f"{method} has no hyper-parameter {unknown[0]!r}; it has {', '.join(names)}")
     for name, value in given.items():
-        if not (isinstance(value, int | float | np.integer | np.floating) and np.isfinite(value) and value > 0):
+        if not (
+            isinstance(value, int | float | np.integer | np.floating) and np.isfinite(value) and value > 0
+        ):
             raise ValueError(f"{name} must be a positive number; got {value!r}")
     return {name: float(value) for name, value in given.items()}
-
-
-__all__ = [
-    "IntArray",
-    "Messages",
-    "NDArray",
-    "Nodes",
-    "StepPrior",
-    "WalkFit",
-    "evidence",
-    "given_floats",
-    "messages",
-]

@@ -53,7 +53,9 @@ def _log_beta(x: np.ndarray) -> float:
 
 @njit(cache=True)
 def _evidence(a: np.ndarray, shrink: float, base: np.ndarray, counts: np.ndarray, n: float) -> float:
-    """log Dirichlet-multinomial probability of ``counts`` under ``Dir(base + shrink * a)``, less a constant."""
+    """log Dirichlet-multinomial probability of ``counts`` under ``Dir(base + shrink * a)``, less a
+    constant.
+    """
     total = 0.0
     value = 0.0
     for k in range(a.size):
@@ -66,10 +68,11 @@ def _evidence(a: np.ndarray, shrink: float, base: np.ndarray, counts: np.ndarray
 
 @njit(cache=True)
 def _through(total: float, q: float, scale: float, n: float, upstream: bool) -> tuple[float, float, float]:
-    """One step past ``n`` divergence draws: (gain on their mean, new precision, precision they are judged by).
+    """One step past ``n`` divergence draws: (gain on their mean, new precision, precision they are judged
+    by).
 
-    ``o_u = o_{u+1} + q x`` and ``d_u = o_{u+1} + x`` with ``Var(x) = scale``; ``upstream`` goes from ``o_{u+1}``
-    to ``o_u``. Linear-Gaussian updating in information form, so that a precision of 0 is allowed.
+    ``o_u = o_{u+1} + q x`` and ``d_u = o_{u+1} + x`` with ``Var(x) = scale``; ``upstream`` goes from
+    ``o_{u+1}`` to ``o_u``. Linear-Gaussian updating in information form, so that a precision of 0 is allowed.
     """
     p = 1.0 - q
     if upstream:
@@ -136,16 +139,16 @@ def sweep(
             s = q[step] * q[step]
             top = w.max()
             largest = 0.0
-            for l in range(slots):
-                if w[l] > _NOTHING:
-                    largest = max(largest, a[l].sum())
+            for i0 in range(slots):
+                if w[i0] > _NOTHING:
+                    largest = max(largest, a[i0].sum())
             if n == 0.0 and s * widest * largest < _STILL:
                 mean_scale = 0.0
                 for j in range(classes):
                     mean_scale += math.exp(log_weights[j]) * scales[j]
-                for l in range(slots):
-                    if w[l] > _NOTHING:
-                        a[l] /= 1.0 + s * mean_scale * a[l].sum()
+                for i0 in range(slots):
+                    if w[i0] > _NOTHING:
+                        a[i0] /= 1.0 + s * mean_scale * a[i0].sum()
             else:
                 merged[:] = 0.0
                 weight[:] = 0.0
@@ -155,30 +158,30 @@ def sweep(
                 if n > 0.0:
                     # The classes are weighed by the divergence draws: find the heaviest before adding up.
                     peak = _NOTHING
-                    for l in range(slots):
-                        if w[l] == _NOTHING:
+                    for i0 in range(slots):
+                        if w[i0] == _NOTHING:
                             continue
-                        total = a[l].sum()
+                        total = a[i0].sum()
                         for j in range(classes):
                             _, _, judged = _through(total, q[step], scales[j], n, upstream)
                             shrink = judged / total if total > 0.0 else 0.0
-                            x = w[l] + log_weights[j] + _evidence(a[l], shrink, base, divergence[step], n)
+                            x = w[i0] + log_weights[j] + _evidence(a[i0], shrink, base, divergence[step], n)
                             peak = max(peak, x)
-                for l in range(slots):
-                    if w[l] == _NOTHING:
+                for i0 in range(slots):
+                    if w[i0] == _NOTHING:
                         continue
-                    total = a[l].sum()
+                    total = a[i0].sum()
                     for j in range(classes):
-                        x = w[l] + log_weights[j] - peak
+                        x = w[i0] + log_weights[j] - peak
                         if x < -60.0 and n == 0.0:
                             continue
                         if n > 0.0:
                             gain, precision, judged = _through(total, q[step], scales[j], n, upstream)
                             shrink = judged / total if total > 0.0 else 0.0
-                            x += _evidence(a[l], shrink, base, divergence[step], n)
+                            x += _evidence(a[i0], shrink, base, divergence[step], n)
                             size = 0.0
                             for k in range(categories):
-                                share = a[l, k] / total if total > 0.0 else 0.0
+                                share = a[i0, k] / total if total > 0.0 else 0.0
                                 move[k] = max(share + gain * (divergence[step, k] / n - share), 0.0)
                                 size += move[k]
                             for k in range(categories):
@@ -186,7 +189,7 @@ def sweep(
                         else:
                             precision = total / (1.0 + s * scales[j] * total)
                             for k in range(categories):
-                                move[k] = a[l, k] / total if total > 0.0 else 0.0
+                                move[k] = a[i0, k] / total if total > 0.0 else 0.0
                         x = math.exp(x)
                         if x < _NEGLIGIBLE:
                             continue
@@ -196,44 +199,44 @@ def sweep(
                         for k in range(categories):
                             merged[slot, k] += x * move[k]
                             spread[slot] += x * move[k] * move[k]
-                for l in range(slots):
-                    if weight[l] == 0.0:
-                        w[l] = _NOTHING
+                for i0 in range(slots):
+                    if weight[i0] == 0.0:
+                        w[i0] = _NOTHING
                         continue
-                    w[l] = math.log(weight[l]) + peak
+                    w[i0] = math.log(weight[i0]) + peak
                     square = 0.0
                     size = 0.0
                     for k in range(categories):
-                        merged[l, k] /= weight[l]
-                        size += merged[l, k]
-                        square += merged[l, k] * merged[l, k]
+                        merged[i0, k] /= weight[i0]
+                        size += merged[i0, k]
+                        square += merged[i0, k] * merged[i0, k]
                     if size == 0.0:  # a message that knows nothing yet
-                        a[l] = 0.0
+                        a[i0] = 0.0
                         continue
-                    between = max(spread[l] / weight[l] - square, 0.0) / (1.0 - square + _SETTLED)
-                    precision = 1.0 / (inverse[l] / weight[l] + between)
+                    between = max(spread[i0] / weight[i0] - square, 0.0) / (1.0 - square + _SETTLED)
+                    precision = 1.0 / (inverse[i0] / weight[i0] + between)
                     for k in range(categories):
-                        a[l, k] = merged[l, k] * precision
+                        a[i0, k] = merged[i0, k] * precision
         if keep:
             before[t] = a
             before_w[t] = w
         n = counts[t].sum()
         if n > 0.0:
-            for l in range(slots):
-                if w[l] > _NOTHING:
-                    w[l] += _evidence(a[l], 1.0, base, counts[t], n)
+            for i0 in range(slots):
+                if w[i0] > _NOTHING:
+                    w[i0] += _evidence(a[i0], 1.0, base, counts[t], n)
                     for k in range(categories):
-                        a[l, k] += counts[t, k]
+                        a[i0, k] += counts[t, k]
         top = w.max()
         total = 0.0
-        for l in range(slots):
-            total += math.exp(w[l] - top)
+        for i0 in range(slots):
+            total += math.exp(w[i0] - top)
         top += math.log(total)
         evidence += top
-        for l in range(slots):
-            w[l] -= top
-            if w[l] < -40.0:
-                w[l] = _NOTHING
+        for i0 in range(slots):
+            w[i0] -= top
+            if w[i0] < -40.0:
+                w[i0] = _NOTHING
         if keep:
             after[t] = a
             after_w[t] = w
@@ -256,22 +259,22 @@ def _pairs(
     norm = _log_beta(base)
     la = np.empty(slots)
     lb = np.empty(slots)
-    for l in range(slots):
-        la[l] = _log_beta(base + a[l]) if aw[l] > _NOTHING else 0.0
-        lb[l] = _log_beta(base + b[l]) if bw[l] > _NOTHING else 0.0
+    for i0 in range(slots):
+        la[i0] = _log_beta(base + a[i0]) if aw[i0] > _NOTHING else 0.0
+        lb[i0] = _log_beta(base + b[i0]) if bw[i0] > _NOTHING else 0.0
     found = 0
     top = _NOTHING
     top_a = aw.max()
     top_b = bw.max()
-    for l in range(slots):
-        if aw[l] < top_a - _PAIR_CUT:
+    for i0 in range(slots):
+        if aw[i0] < top_a - _PAIR_CUT:
             continue
         for m in range(slots):
             if bw[m] < top_b - _PAIR_CUT:
                 continue
             for k in range(categories):
-                out[found, k] = base[k] + a[l, k] + b[m, k]
-            x = aw[l] + bw[m] + _log_beta(out[found]) - la[l] - lb[m] + norm
+                out[found, k] = base[k] + a[i0, k] + b[m, k]
+            x = aw[i0] + bw[m] + _log_beta(out[found]) - la[i0] - lb[m] + norm
             if x > top - _PAIR_CUT:
                 out_w[found] = x
                 top = max(top, x)
@@ -358,8 +361,12 @@ def beta_cdf(a: float, b: float, x: float, log_norm: float) -> float:
 
 
 @njit(cache=True)
-def mixture_quantile(a: np.ndarray, b: np.ndarray, norms: np.ndarray, weights: np.ndarray, level: float) -> float:
-    """Quantile of a mixture of Beta(a_i, b_i), to 1e-6: Newton steps, halving where they leave the bracket."""
+def mixture_quantile(
+    a: np.ndarray, b: np.ndarray, norms: np.ndarray, weights: np.ndarray, level: float
+) -> float:
+    """Quantile of a mixture of Beta(a_i, b_i), to 1e-6: Newton steps, halving where they leave the
+    bracket.
+    """
     low = 0.0
     high = 1.0
     mean = 0.0
@@ -410,7 +417,8 @@ def bands(
 ) -> None:
     """Quantiles ``lower`` and ``upper`` of every category at the given nodes, into (len(nodes), K) arrays.
 
-    ``a``, ``b`` are (M, T, L, K): one pair of messages for each of the M averaged models, with ``shares`` (M,).
+    ``a``, ``b`` are (M, T, L, K): one pair of messages for each of the M averaged models, with ``shares``
+    (M,).
     """
     models, _, slots, categories = a.shape
     room = slots * slots
@@ -460,7 +468,8 @@ def fork_probability(
     log_weights: np.ndarray,
     thresholds: np.ndarray,
     out: np.ndarray,
-    size: np.ndarray, square: np.ndarray,
+    size: np.ndarray,
+    square: np.ndarray,
 ) -> None:
     """Posterior of the change ``o_t - o_{t-1}`` into each node (row 0 stays 0).
 
@@ -487,24 +496,25 @@ def fork_probability(
         top = _NOTHING
         top_a = aw[step].max()
         top_b = bw[t].max()
-        for l in range(slots):
-            if aw[step, l] < top_a - _PAIR_CUT:
+        for i0 in range(slots):
+            if aw[step, i0] < top_a - _PAIR_CUT:
                 continue
-            total = a[step, l].sum()
+            total = a[step, i0].sum()
             for j in range(classes):
                 s = q[step] * q[step] * scales[j]
-                # Joint of (o_{t-1}, change), in precision units, past the divergence draws where there are any.
+                # Joint of (o_{t-1}, change), in precision units, past the divergence draws where there are
+                # any.
                 start_var = 1.0 / max(total, 1e-6)
                 change_var = s
                 cross = 0.0
                 drift = 0.0
-                x0 = aw[step, l] + log_weights[j]
+                x0 = aw[step, i0] + log_weights[j]
                 pull = 0.0
                 if n > 0.0:
                     p = 1.0 - q[step]
                     _, _, judged = _through(total, q[step], scales[j], n, False)
                     shrink = judged / total if total > 0.0 else 0.0
-                    x0 += _evidence(a[step, l], shrink, base, divergence[step], n)
+                    x0 += _evidence(a[step, i0], shrink, base, divergence[step], n)
                     # y = o_{t-1} + p x with change = -q x
                     vy = start_var + p * p * scales[j] + 1.0 / n
                     c1 = start_var
@@ -518,7 +528,7 @@ def fork_probability(
                 precision = 1.0 / max(here, 1e-12)
                 size_m = 0.0
                 for k in range(categories):
-                    start = a[step, l, k] / total if total > 0.0 else base[k] / base.sum()
+                    start = a[step, i0, k] / total if total > 0.0 else base[k] / base.sum()
                     seen = divergence[step, k] / n - start if n > 0.0 else 0.0
                     moved[k] = max(start + (pull + drift) * seen, 0.0)
                     size_m += moved[k]
@@ -544,7 +554,7 @@ def fork_probability(
                     sizes = joint.sum()
                     peak = 0
                     for k in range(categories):
-                        start = a[step, l, k] / total if total > 0.0 else base[k] / base.sum()
+                        start = a[step, i0, k] / total if total > 0.0 else base[k] / base.sum()
                         seen = divergence[step, k] / n - start if n > 0.0 else 0.0
                         now = moved[k] / precision
                         target = b[t, m, k] / right if right > 0.0 else now
@@ -585,12 +595,12 @@ def fork_probability(
 
 
 @njit(cache=True)
-def _choose(log_weights: np.ndarray, count: int) -> int:
+def _choose(rng: np.random.Generator, log_weights: np.ndarray, count: int) -> int:
     top = log_weights[:count].max()
     total = 0.0
     for i in range(count):
         total += math.exp(log_weights[i] - top)
-    u = np.random.random() * total
+    u = rng.random() * total
     for i in range(count):
         u -= math.exp(log_weights[i] - top)
         if u <= 0.0:
@@ -599,14 +609,14 @@ def _choose(log_weights: np.ndarray, count: int) -> int:
 
 
 @njit(cache=True)
-def _dirichlet(x: np.ndarray, out: np.ndarray) -> None:
+def _dirichlet(rng: np.random.Generator, x: np.ndarray, out: np.ndarray) -> None:
     total = 0.0
     for k in range(x.size):
         # For small shapes, Gamma(x) = Gamma(x + 1) U^(1/x), which does not underflow to 0 / 0.
         if x[k] < 1.0:
-            out[k] = np.random.gamma(x[k] + 1.0) * math.exp(math.log(1.0 - np.random.random()) / x[k])
+            out[k] = rng.gamma(x[k] + 1.0) * math.exp(math.log(1.0 - rng.random()) / x[k])
         else:
-            out[k] = np.random.gamma(x[k])
+            out[k] = rng.gamma(x[k])
         total += out[k]
     if total == 0.0:
         out[:] = 0.0
@@ -624,14 +634,13 @@ def sample_curves(
     q: np.ndarray,
     scales: np.ndarray,
     log_weights: np.ndarray,
-    seed: int,
+    rng: np.random.Generator,
     out: np.ndarray,
 ) -> None:
     """Joint draws of whole curves, into (size, T, K): sample node 0, then each node given the one before.
 
     ``b`` is the message from the right at each node with its own draws: backward filtering, forward sampling.
     """
-    np.random.seed(seed)
     size, nodes, categories = out.shape
     slots = b.shape[1]
     classes = scales.size
@@ -682,4 +691,4 @@ def sample_curves(
                             vectors[found, k] = base[k] + move[k] + b[t, m, k]
                         x[found] = x0 + bw[t, m] + _log_beta(vectors[found]) - left - known[t, m]
                         found += 1
-            _dirichlet(vectors[_choose(x, found)], out[draw, t])
+            _dirichlet(rng, vectors[_choose(rng, x, found)], out[draw, t])
