@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count, groupby
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from fpa.answers import closing_phrase, extract_answer, readout_candidates
 from fpa.engines.base import Completion, Continuation, Engine, EngineError, EngineStopped, Request
@@ -17,7 +20,7 @@ from fpa.records import Answer, BasePath, Question, Rollout
 from fpa.settings import Settings
 from fpa.store import RunWriter, unit_name
 from fpa.strategies import strategy
-from fpa.strategies.base import Group, Unit
+from fpa.strategies.base import Group, Known, RoundStrategy, Strategy, Unit
 
 WITHOUT_LETTER = ("none", "truncated", "empty")
 
@@ -154,8 +157,10 @@ class _Collection:
         began = time.monotonic()
         self.progress.begin(len(self.questions.questions))
         try:
-            for completion in self.engine.sample(self.requests()):
-                self.receive(completion)
+            if isinstance(self.strategy, RoundStrategy):
+                self.do_rounds(self.strategy)
+            else:
+                self.do(self.all_requests(self.strategy))
         except BaseException:
             self.spent.seconds = time.monotonic() - began
             self.writer.spend(vars(self.spent))
@@ -174,29 +179,67 @@ class _Collection:
             self.writer.put_failure(question_id, error)
             self.progress.note(f"{question_id}: {error}")
 
-    def requests(self) -> Iterator[Request]:
+    def do(self, requests: Iterator[Request]) -> None:
+        """Put requests to the engine and store their units as they finish."""
+        for completion in self.engine.sample(requests):
+            self.receive(completion)
+
+    def all_requests(self, strategy: Strategy) -> Iterator[Request]:
         """Requests of all unfinished units, question by question; base paths are computed on the way."""
         for index, question in enumerate(self.questions.questions):
-            try:
-                asked = self.ask(question)
-                units = list(self.strategy.units(index, asked.base, self.settings))
-            except EngineStopped:
-                raise
-            except EngineError as error:
-                self.fail(question.question_id, str(error))
+            asked = self.ask(question)
+            if asked is not None:
+                yield from self.requests(asked, list(strategy.units(index, asked.base, self.settings)))
+
+    def do_rounds(self, strategy: RoundStrategy) -> None:
+        """Rounds over all questions until the strategy wants no more.
+
+        What a round asks for follows from the outcomes of all earlier ones, read from disk: resumed in the
+        middle of a round, the collection asks for the same units and does those that are missing.
+        """
+        asked: dict[str, _Asked] = {}
+        known: dict[str, Known] = {}
+        for index, question in enumerate(self.questions.questions):
+            put = self.ask(question)
+            if put is not None:
+                asked[question.question_id] = put
+                shape = len(put.base.token_ids), len(question.categories)
+                known[question.question_id] = Known(
+                    index, put.base, question.categories, np.zeros(shape, np.int64), np.zeros(shape[0], np.int64)
+                )
+        for number in count():
+            # A question that has failed is left out for the rest of this session; resuming takes it up again.
+            alive = [k for question_id, k in known.items() if question_id not in self.failures]
+            units = strategy.next_round(number, alive, self.settings)
+            if not units:
+                return
+            by_question = groupby(units, key=lambda unit: unit.question_id)
+            self.do(r for q, part in by_question for r in self.requests(asked[q], list(part)))
+            for unit in units:
+                name = unit_name(unit.question_id, unit.start, unit.suffix)
+                if unit.question_id not in self.failures:
+                    rows = self.writer.rollouts(name, ["outcome", "n_tokens"])
+                    state = known[unit.question_id]
+                    for outcome, tokens in zip(*rows.to_pydict().values(), strict=True):
+                        state.outcomes[unit.start, state.categories.index(outcome)] += 1
+                        state.tokens[unit.start] += tokens
+
+    def requests(self, asked: _Asked, units: Sequence[Unit]) -> Iterator[Request]:
+        """The engine requests of those units of one question that are not on disk."""
+        question_id = asked.question.question_id
+        names = [unit_name(unit.question_id, unit.start, unit.suffix) for unit in units]
+        stored = sum(u.draws for u, name in zip(units, names, strict=True) if self.writer.has(name))
+        self.progress.question(question_id, sum(u.draws for u in units), stored)
+        for unit, name in zip(units, names, strict=True):
+            if self.writer.has(name):
                 continue
-            names = [unit_name(unit.question_id, unit.start, unit.suffix) for unit in units]
-            stored = sum(u.draws for u, name in zip(units, names, strict=True) if self.writer.has(name))
-            self.progress.question(question.question_id, sum(u.draws for u in units), stored)
-            for unit, name in zip(units, names, strict=True):
-                if self.writer.has(name):
-                    continue
-                self.open[name] = _Open(asked, unit, len(unit.groups))
-                prefix = asked.prompt_ids + asked.base.token_ids[: unit.start]
-                for number, group in enumerate(unit.groups):
-                    if question.question_id in self.failures:
-                        break
-                    yield self.request(f"{name}/{number}", prefix, group)
+            self.open[name] = _Open(asked, unit, len(unit.groups))
+            prefix = asked.prompt_ids + asked.base.token_ids[: unit.start]
+            for number, group in enumerate(unit.groups):
+                if question_id in self.failures:
+                    self.open.pop(name, None)
+                    return
+                yield self.request(f"{name}/{number}", prefix, group)
 
     def request(self, key: str, prefix: tuple[int, ...], group: Group) -> Request:
         """The engine request of one group of draws."""
@@ -211,16 +254,25 @@ class _Collection:
             stop=self.settings.stop,
         )
 
-    def ask(self, question: Question) -> _Asked:
-        """Put a question to the model: its prompt and its base path, from disk where they are there."""
-        prompt_ids = self.engine.encode_chat(messages(question, self.style))
-        thinking = self.engine.decode(prompt_ids[-8:]).rstrip().endswith("<think>")
-        self.writer.put_question(question, prompt_ids)
-        base = self.writer.base(question.question_id)
-        if base is None:
-            base = self.base_path(question, prompt_ids, thinking)
-            self.writer.put_base(base)
-            self.spent.base_tokens += len(base.token_ids)
+    def ask(self, question: Question) -> _Asked | None:
+        """Put a question to the model: its prompt and its base path, from disk where they are there.
+
+        Returns None where the model cannot be asked; the failure is recorded.
+        """
+        try:
+            prompt_ids = self.engine.encode_chat(messages(question, self.style))
+            thinking = self.engine.decode(prompt_ids[-8:]).rstrip().endswith("<think>")
+            self.writer.put_question(question, prompt_ids)
+            base = self.writer.base(question.question_id)
+            if base is None:
+                base = self.base_path(question, prompt_ids, thinking)
+                self.writer.put_base(base)
+                self.spent.base_tokens += len(base.token_ids)
+        except EngineStopped:
+            raise
+        except EngineError as error:
+            self.fail(question.question_id, str(error))
+            return None
         return _Asked(question, prompt_ids, thinking, base)
 
     def base_path(self, question: Question, prompt_ids: tuple[int, ...], thinking: bool) -> BasePath:
@@ -302,7 +354,7 @@ class _Collection:
             Rollout(
                 question_id=unit.question_id,
                 start=unit.start,
-                draw=draw,
+                draw=group.first_draw + draw,
                 first_token=group.first_token,
                 first_token_p=group.first_token_p,
                 seed=group.seed + draw,

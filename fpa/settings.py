@@ -15,16 +15,19 @@ class Settings:
     """The configuration of a collection. A run can only be resumed with the same one.
 
     Attributes:
-        strategy: ``grid`` or ``branches``.
+        strategy: ``grid``, ``branches``, ``stratified`` or ``adaptive``.
         every: resample at every N-th token or sentence.
         unit: ``token`` or ``sentence``.
-        samples: continuations per position (per kept token with ``branches``).
+        samples: continuations per position (per kept token with ``branches``; ``stratified`` gives as many to
+            the whole question as ``grid`` would, but elsewhere).
         temperature: sampling temperature of the continuations, and of every stored probability.
         base_tokens: most tokens of a base path.
         rollout_tokens: most new tokens of a continuation.
         stop: strings that end a continuation.
         seed: first seed of the run.
         top_k, min_p: which next tokens ``branches`` keeps.
+        budget: tokens that ``adaptive`` may generate over all questions; None for no limit.
+        target_error: mean half-width of the 90 % bands at which ``adaptive`` leaves a question; None for none.
         readout: read the answer from the model where a response names none.
         prompt: style of the prompt.
         keep_text, keep_ids: store each continuation's text, token ids.
@@ -41,6 +44,8 @@ class Settings:
     seed: int = 0
     top_k: int = 10
     min_p: float = 0.05
+    budget: int | None = None
+    target_error: float | None = None
     readout: bool = True
     prompt: str = "published"
     keep_text: bool = False
@@ -57,6 +62,12 @@ class Settings:
             raise UsageError(f"--temperature must be above 0, got {self.temperature}")
         if not 0 <= self.min_p <= 1:
             raise UsageError(f"--min-p must be between 0 and 1, got {self.min_p}")
+        if self.budget is not None and self.budget < 1:
+            raise UsageError(f"--budget must be at least 1 token, got {self.budget}")
+        if self.target_error is not None and not 0 < self.target_error < 1:
+            raise UsageError(f"--target-error must be between 0 and 1, got {self.target_error}")
+        if self.strategy == "adaptive" and self.budget is None and self.target_error is None:
+            raise UsageError("strategy adaptive needs --budget TOKENS, --target-error E, or both")
         if self.seed < 0:
             raise UsageError(f"--seed must not be negative, got {self.seed}")
 

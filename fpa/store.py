@@ -224,6 +224,10 @@ class RunWriter:
         self._units[unit] = fingerprint
         self._finished = None
 
+    def rollouts(self, unit: str, columns: Sequence[str]) -> pa.Table:
+        """Columns of a finished unit, in row order."""
+        return read_part(self.path / "rollouts" / f"{unit}.parquet", columns=list(columns))
+
     def put_failure(self, question_id: str, message: str) -> None:
         """Record that a question failed, in ``failures.jsonl``; the next resume tries it again."""
         line = json.dumps({"question_id": question_id, "message": message}, ensure_ascii=False)

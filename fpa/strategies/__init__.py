@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from fpa.errors import UsageError
-from fpa.strategies.base import Strategy
+from fpa.strategies.adaptive import Adaptive
+from fpa.strategies.base import RoundStrategy, Strategy
 from fpa.strategies.branches import Branches
 from fpa.strategies.grid import Grid
+from fpa.strategies.stratified import Stratified
 
-STRATEGIES: dict[str, type[Strategy]] = {
+STRATEGIES: dict[str, type[Strategy] | type[RoundStrategy]] = {
     "grid": Grid,
     "branches": Branches,
+    "stratified": Stratified,
+    "adaptive": Adaptive,
 }
 
 
-def strategy(name: str) -> Strategy:
+def strategy(name: str) -> Strategy | RoundStrategy:
     """The strategy of that name.
 
     Raises:

@@ -5,13 +5,17 @@ A strategy is one file in this folder and one line in ``fpa.strategies.STRATEGIE
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fpa.positions import every_sentences, every_tokens
 from fpa.records import BasePath
 from fpa.settings import Settings
+from smoothing import Observations
 
 SPREAD = 2_654_435_761  # Knuth's multiplicative constant: keeps the streams of different run seeds apart
 SEEDS = 2**31
@@ -21,13 +25,15 @@ SEEDS = 2**31
 class Group:
     """Draws that share one prefix: ``n`` continuations after the position's own prefix and ``first_token``.
 
-    ``first_token`` is None for free continuations. Draw ``i`` uses the stream ``seed + i``.
+    ``first_token`` is None for free continuations. Draw ``i`` is stored as number ``first_draw + i`` and uses
+    the stream ``seed + i``.
     """
 
     n: int
     seed: int
     first_token: int | None = None
     first_token_p: float | None = None
+    first_draw: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,53 @@ class Unit:
 
 
 class Strategy(Protocol):
-    """Where to resample one question's base path, and how."""
+    """Where to resample one question's base path, and how, when that follows from the base path alone."""
 
     def units(self, index: int, base: BasePath, settings: Settings) -> Iterator[Unit]:
         """The units of one question; ``index`` is its place in the question set, which fixes the seeds."""
+
+
+@dataclass(eq=False)
+class Known:
+    """What a strategy in rounds knows of one question.
+
+    Attributes:
+        index: its place in the question set.
+        base: its base path.
+        categories: its outcomes.
+        outcomes: (T, K) outcomes of the draws so far, by the position they were forced off the base path.
+        tokens: (T,) tokens generated for them.
+    """
+
+    index: int
+    base: BasePath
+    categories: tuple[str, ...]
+    outcomes: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+    def observations(self) -> Observations:
+        """What the smoothers take."""
+        ended = self.base.finish_reason == "stop"
+        return Observations.from_counts(
+            np.zeros(0, np.int64),
+            np.zeros((0, len(self.categories)), np.int64),
+            self.categories,
+            grid=np.arange(len(self.base.token_ids)),
+            step_p=self.base.p,
+            divergence=self.outcomes,
+            base_outcome=self.categories.index(self.base.answer.outcome) if ended else None,
+        )
+
+
+@runtime_checkable
+class RoundStrategy(Protocol):
+    """A strategy whose next units depend on what earlier ones found, over all questions."""
+
+    def next_round(self, number: int, questions: Sequence[Known], settings: Settings) -> list[Unit]:
+        """The units of round ``number``, from the outcomes of all rounds before it; none to stop.
+
+        The same outcomes must give the same units: an interrupted round is worked out anew.
+        """
 
 
 def sampled_positions(base: BasePath, settings: Settings) -> tuple[int, ...]:
