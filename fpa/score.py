@@ -1,6 +1,6 @@
 """Scoring smoothers on a run: how far their curves are from a reference, at which price.
 
-The protocol is that of "Forking Fast", with this project's own measures beside it (see ``smoothing.metrics``).
+The protocol is that of "Forking Fast", with this project's own measures beside it (``smoothing.metrics``).
 The reference is another run of the same base paths, or the same run's other draws; no draw is ever on both
 sides.
 """
@@ -22,7 +22,7 @@ from fpa.draws import Draws
 from fpa.errors import UsageError
 from fpa.run import Run
 from smoothing import Fit, fit
-from smoothing.forks import THRESHOLDS, ForkScore, score_forks
+from smoothing.forks import THRESHOLDS, ForkScore, match_forks
 from smoothing.metrics import (
     ErrorShare,
     average_precision,
@@ -164,11 +164,20 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, eq=False)
+class _Jumps:
+    """The reference's jumps at one threshold: how many, (T,) where, and (T,) their region."""
+
+    count: int
+    at: NDArray[np.bool_]
+    near: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
 class _Target:
     """What one question's curves are compared with, at the reference's sampled positions."""
 
     positions: IntArray
-    curve: FloatArray
+    jumps: dict[float, _Jumps]
     draws: Draws
     own: bool
     shared: bool
@@ -184,7 +193,12 @@ class _Target:
         draws = run.draws(question_id).merged(column, categories)
         others = draws if reference is None else reference.draws(question_id).merged(column, categories)
         shared = reference is not None and run.same_streams(reference)
-        return cls(positions, merged(curve, column), others, reference is None, shared), draws
+        curve, found = merged(curve, column), {}
+        for threshold in THRESHOLDS:
+            at = jumps(curve, threshold)
+            here = np.isin(np.arange(len(positions)), at)
+            found[threshold] = _Jumps(len(at), here, jump_region(positions, at))
+        return cls(positions, found, others, reference is None, shared), draws
 
     def counts(self, used: Draws) -> IntArray:
         """(T, K) outcomes of the draws to refer to, those used (at any stride) left out."""
@@ -255,35 +269,34 @@ def _measures(fitted: Fit, grid: IntArray, target: _Target, counts: IntArray) ->
         "spread": share.spread,
         "error": share.error,
     }
-    for threshold in THRESHOLDS:
-        name, at = f"{threshold:.2f}", jumps(target.curve, threshold)
-        near = jump_region(places, at)
-        forks = score_forks(curve, target.curve, threshold)
-        truth = np.isin(np.arange(len(places)), at)
+    step = np.concatenate([[0.0], total_variation(curve[1:], curve[:-1])])
+    for threshold, true in target.jumps.items():
+        name, near = f"{threshold:.2f}", true.near
+        forks = match_forks(np.flatnonzero(step > threshold), np.flatnonzero(true.at))
+        speaks = change_scores(fitted, grid, places, threshold) if true.count else None
         out |= {
-            f"jumps@{name}": len(at),
-            f"tv_jump@{name}": distance[near].mean() if near.any() else np.nan,
+            f"jumps@{name}": true.count,
+            f"tv_jump@{name}": distance[near].mean() if true.count else np.nan,
             f"tv_flat@{name}": distance[~near].mean() if not near.all() else np.nan,
             f"forks_found@{name}": forks.found,
             f"forks_right@{name}": forks.right,
             f"forks_reference@{name}": forks.reference,
             f"forks_recalled@{name}": forks.recalled,
-            f"fork_ap@{name}": average_precision(change_scores(fitted, grid, places, threshold), truth),
+            f"fork_ap@{name}": average_precision(step if speaks is None else speaks, true.at),
         }
     return out
 
 
-def change_scores(fitted: Fit, grid: IntArray, places: IntArray, threshold: float) -> FloatArray:
-    """(T,) how strongly a fit speaks for a change between each place and the one before; 0 for the first.
+def change_scores(fitted: Fit, grid: IntArray, places: IntArray, threshold: float) -> FloatArray | None:
+    """(T,) probability of a change between each place and the one before, 0 for the first.
 
-    The probability of one where the model tells (on its ``grid``, which holds the places), else the total
-    variation of its curve.
+    ``grid`` is the fit's own, and holds the places; None where the model gives no such probability.
     """
-    if hasattr(fitted, "change_probability"):
-        calm = np.log1p(-np.minimum(fitted.change_probability(threshold), 1 - 1e-12)).cumsum()
-        return -np.expm1(np.diff(calm[np.searchsorted(grid, places)], prepend=0.0)) * (places > places[0])
-    curve = fitted.predict(places)
-    return np.concatenate([[0.0], total_variation(curve[1:], curve[:-1])])
+    tell = getattr(fitted, "change_probability", None)
+    if tell is None:
+        return None
+    calm = np.log1p(-np.minimum(tell(threshold), 1 - 1e-12)).cumsum()[np.searchsorted(grid, places)]
+    return np.concatenate([[0.0], -np.expm1(np.diff(calm))])
 
 
 def _sizes(
@@ -316,7 +329,7 @@ def _common(run: Run, reference: Run | None, questions: Sequence[str] | None) ->
             mine, other = (r.base_table(question_id)["token_id"].to_pylist() for r in (run, reference))
             if mine != other:
                 raise UsageError(
-                    f"{question_id}: the base paths of {run.path} and {reference.path} differ; a reference must "
-                    "continue the same tokens"
+                    f"{question_id}: the base paths of {run.path} and {reference.path} differ; a reference "
+                    "must continue the same tokens"
                 )
     return ids

@@ -74,7 +74,9 @@ class Fork:
 
     Attributes:
         index: its place on the grid.
-        position: its token position; the change is from the place before to this one.
+        position: its token position.
+        previous: token position of the place before. What changes the outcome is the text between the two: the
+            base path's tokens from ``previous`` up to the one before ``position``.
         tv: total variation between the curve before and after.
         before, after: (K,) the curve at the place before, and at the fork.
         p_change: probability of a change larger than the threshold, where the model tells; else NaN.
@@ -84,6 +86,7 @@ class Fork:
 
     index: int
     position: int
+    previous: int
     tv: float
     before: FloatArray
     after: FloatArray
@@ -119,6 +122,7 @@ def find_forks(
         Fork(
             i,
             int(places[i]),
+            int(places[i - 1]),
             float(moved[i - 1]),
             values[i - 1],
             values[i],
