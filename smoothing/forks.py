@@ -75,8 +75,8 @@ class Fork:
     Attributes:
         index: its place on the grid.
         position: its token position.
-        previous: token position of the place before. What changes the outcome is the text between the two: the
-            base path's tokens from ``previous`` up to the one before ``position``.
+        previous: token position of the place before. What changes the outcome is the text between the two:
+            the base path's tokens from ``previous`` up to the one before ``position``.
         tv: total variation between the curve before and after.
         before, after: (K,) the curve at the place before, and at the fork.
         p_change: probability of a change larger than the threshold, where the model tells; else NaN.
