@@ -90,10 +90,20 @@ def collect(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many questions.")] = None,
     model: Annotated[str, typer.Option(help="demo, or the model as the engine names it (a GGUF file).")] = "demo",
     engine: Annotated[str, typer.Option(help="llamacpp (embedded), or another engine.")] = "llamacpp",
-    strategy: Annotated[str, typer.Option(help="grid: free continuations. branches: each likely token.")] = "grid",
+    strategy: Annotated[
+        str,
+        typer.Option(
+            help="grid: free continuations. branches: each likely next token. stratified: divergences, placed by "
+            "formula. adaptive: divergences in rounds, placed where they tell most."
+        ),
+    ] = "grid",
     every: Annotated[int, typer.Option(help="N: resample at every N-th token or sentence.")] = 1,
     unit: Annotated[str, typer.Option(help="token or sentence.")] = "token",
     samples: Annotated[int, typer.Option(help="S: continuations per position.")] = 20,
+    budget: Annotated[int | None, typer.Option(help="adaptive: tokens to generate over all questions.")] = None,
+    target_error: Annotated[
+        float | None, typer.Option(help="adaptive: stop at this mean half-width of the 90 % bands.")
+    ] = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     base_tokens: Annotated[int, typer.Option(help="Most tokens of a base path.")] = 400,
     rollout_tokens: Annotated[int, typer.Option(help="Most new tokens of a continuation.")] = 400,
@@ -139,7 +149,7 @@ def collect(
     settings = Settings(
         strategy=strategy, every=every, unit=unit, samples=samples, temperature=temperature,
         base_tokens=base_tokens, rollout_tokens=rollout_tokens, stop=tuple(stop or ()), seed=seed,
-        top_k=top_k, min_p=min_p, readout=readout, prompt=prompt or ("demo" if model == "demo" else "published"),
+        top_k=top_k, min_p=min_p, budget=budget, target_error=target_error, readout=readout, prompt=prompt or ("demo" if model == "demo" else "published"),
         keep_text=keep_text, keep_ids=keep_ids,
     )  # fmt: skip
     question_set = load_questions(questions, limit=limit)
@@ -312,6 +322,25 @@ def score(
         "continuations": "continuations", "generated_tokens": "tokens",
     }  # fmt: skip
     show(table[[c for c in columns if c in table]].rename(columns=columns))
+
+
+@app.command()
+def check(run: RunPath, as_json: Json = False) -> None:
+    """Test the martingale identity on a run: draws that stay on the base path against the next position's."""
+    from fpa.check import check as run_check
+    from fpa.run import open_run
+
+    found, _ = run_check(open_run(run))
+    if as_json:
+        emit(found)
+        return
+    say(
+        f"pairs of positions      {found.pairs}\n"
+        f"outcomes                TV {found.tv:.3f} where noise alone gives {found.tv_expected:.3f}; "
+        f"p-values uniform: p = {found.p_outcomes:.2g}\n"
+        f"stayed on the path      {found.stayed:,} where the probabilities say {found.stayed_expected:,.0f} "
+        f"(p = {found.p_stay:.2g}, mean difference {found.bias:+.3f})"
+    )
 
 
 @app.command()
