@@ -92,7 +92,9 @@ def main() -> None:
         ceiling = tokens / (time.monotonic() - began)
 
         rng = random.Random(0)
-        singles = [(rng.choice(recorder.requests), rng.randrange(options.samples)) for _ in range(options.single)]
+        singles = [
+            (rng.choice(recorder.requests), rng.randrange(options.samples)) for _ in range(options.single)
+        ]
         began = time.monotonic()
         tokens = sum(post(engine, request, draw, 1, False) for request, draw in singles)
         single = tokens / (time.monotonic() - began)

@@ -56,9 +56,9 @@ def options(
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the run, the figure and the report.")] = Path(
-        "demo"
-    ),
+    folder: Annotated[
+        Path, typer.Option("--out", help="Folder for the run, the figure and the report.")
+    ] = Path("demo"),
     questions: Annotated[int, typer.Option(min=1, help="How many of the shipped questions.")] = 3,
     as_json: Json = False,
 ) -> None:
@@ -84,11 +84,11 @@ def collect(
     folder: Annotated[
         Path | None, typer.Option("--out", help="The run directory; an unfinished one is resumed.")
     ] = None,
-    questions: Annotated[
-        str, typer.Option(help="demo, tinymmlu, or a JSONL, CSV or Parquet file.")
-    ] = "demo",
+    questions: Annotated[str, typer.Option(help="demo, tinymmlu, or a JSONL, CSV or Parquet file.")] = "demo",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many questions.")] = None,
-    model: Annotated[str, typer.Option(help="demo, or the model as the engine names it (a GGUF file).")] = "demo",
+    model: Annotated[
+        str, typer.Option(help="demo, or the model as the engine names it (a GGUF file).")
+    ] = "demo",
     engine: Annotated[str, typer.Option(help="llamacpp (embedded), or another engine.")] = "llamacpp",
     strategy: Annotated[
         str,
@@ -100,14 +100,18 @@ def collect(
     every: Annotated[int, typer.Option(help="N: resample at every N-th token or sentence.")] = 1,
     unit: Annotated[str, typer.Option(help="token or sentence.")] = "token",
     samples: Annotated[int, typer.Option(help="S: continuations per position.")] = 20,
-    budget: Annotated[int | None, typer.Option(help="adaptive: tokens to generate over all questions.")] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="adaptive: tokens to generate over all questions.")
+    ] = None,
     target_error: Annotated[
         float | None, typer.Option(help="adaptive: stop at this mean half-width of the 90 % bands.")
     ] = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     base_tokens: Annotated[int, typer.Option(help="Most tokens of a base path.")] = 400,
     rollout_tokens: Annotated[int, typer.Option(help="Most new tokens of a continuation.")] = 400,
-    stop: Annotated[list[str] | None, typer.Option(help="A string that ends a continuation; repeatable.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="A string that ends a continuation; repeatable.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Another seed gives other draws.")] = 0,
     top_k: Annotated[int, typer.Option(help="branches: likeliest next tokens to consider.")] = 10,
     min_p: Annotated[float, typer.Option(help="branches: least probability of a next token.")] = 0.05,
@@ -115,10 +119,13 @@ def collect(
         bool, typer.Option(help="Read the answer from the model where a response names none.")
     ] = True,
     prompt: Annotated[
-        str | None, typer.Option(help="Style of the prompt: published, plain, demo (default for the demo model).")
+        str | None,
+        typer.Option(help="Style of the prompt: published, plain, demo (default for the demo model)."),
     ] = None,
     keep_text: Annotated[bool, typer.Option("--keep-text", help="Store each continuation's text.")] = False,
-    keep_ids: Annotated[bool, typer.Option("--keep-ids", help="Store each continuation's token ids.")] = False,
+    keep_ids: Annotated[
+        bool, typer.Option("--keep-ids", help="Store each continuation's token ids.")
+    ] = False,
     context: Annotated[int | None, typer.Option(help="Tokens of context per sequence.")] = None,
     parallel: Annotated[int | None, typer.Option(help="Continuations generated at once.")] = None,
     threads: Annotated[int | None, typer.Option(help="llamacpp: CPU threads.")] = None,
@@ -126,7 +133,8 @@ def collect(
         Path | None, typer.Option(help="llamacpp: a Jinja file in place of the model's template.")
     ] = None,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="llamacpp: the same seeds give the same ids, at lower speed.")
+        bool,
+        typer.Option("--deterministic", help="llamacpp: the same seeds give the same ids, at lower speed."),
     ] = False,
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Say what it would cost, after a short probe, and stop.")
@@ -205,9 +213,13 @@ def smooth(
     samples: Samples = None,
     every: Every = 1,
     replicate: Annotated[int, typer.Option(min=0, help="Which set of S draws.")] = 0,
-    cost: Annotated[str | None, typer.Option(help="full: multinomial, logit_linear or l2; tuned if absent.")] = None,
+    cost: Annotated[
+        str | None, typer.Option(help="full: multinomial, logit_linear or l2; tuned if absent.")
+    ] = None,
     penalty: Annotated[float | None, typer.Option(help="full, segment: penalty per segment.")] = None,
-    bandwidth: Annotated[float | None, typer.Option(help="full, kernel: width of the kernel in tokens.")] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="full, kernel: width of the kernel in tokens.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Smooth every question's curve and write RUN/curves/METHOD.parquet (p, and a 90 % band)."""
@@ -273,12 +285,16 @@ def forks(
         emit({"forks": written, "found": records(found)})
         return
     table = Table("question", "t", "token in context", "change", "outcome", "instead", box=None)
-    for row in found.itertuples():
-        instead = run_tokens(opened, row.question_id, row.alternatives)
+    for row in found.to_dict("records"):
+        instead = ", ".join(f"{token_text!r} {p:.0%}" for token_text, p in row["alternatives"])
         table.add_row(
-            row.question_id, str(row.t), _plain(row.context), f"{row.tv:.2f}",
-            f"{row.before} {row.p_before:.0%} → {row.after} {row.p_after:.0%}", _plain(instead),
-        )  # fmt: skip
+            row["question_id"],
+            str(row["t"]),
+            _plain(row["context"]),
+            f"{row['tv']:.2f}",
+            f"{row['before']} {row['p_before']:.0%} → {row['after']} {row['p_after']:.0%}",
+            _plain(instead),
+        )
     out.print(table if len(found) else f"no change of {threshold} or more")
     say(f"forks  {written}")
 
@@ -294,7 +310,9 @@ def score(
     replicates: Annotated[int, typer.Option(min=1, help="Disjoint sets of draws per question.")] = 4,
     method: Annotated[list[str] | None, typer.Option(help="Smoothers, repeatable.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
-    folder: Annotated[Path | None, typer.Option("--out", help="Also write the table to this Parquet file.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Also write the table to this Parquet file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Score smoothers against a reference: error, likelihood, coverage, forks, and the price of each cell."""
@@ -376,6 +394,28 @@ def plot(
     say(str(target))
 
 
+@app.command()
+def explore(
+    run: RunPath,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the pages.")] = Path("site"),
+    reference: Annotated[Path | None, typer.Option(help="A densely sampled run to show beside it.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Smoothers, repeatable; the first in front.")
+    ] = None,
+    threshold: Threshold = 0.15,
+    serve: Annotated[bool, typer.Option("--serve", help="Also serve the pages on this machine.")] = False,
+    port: Annotated[int, typer.Option(help="Port for --serve.")] = 8000,
+) -> None:
+    """Write the run as static pages that open in a browser from disk, without a server or a network."""
+    from fpa.explore import explore as build
+    from fpa.explore import serve as serve_pages
+
+    page = build(run, folder, reference, method or None, threshold=threshold)
+    say(str(page))
+    if serve:
+        serve_pages(folder, port)
+
+
 # --- printing and errors
 
 
@@ -419,11 +459,6 @@ def show_plan(planned: Any, as_json: bool) -> None:
         f"tokens          {planned.generated_tokens:,}\n"
         f"time            about {lasts(planned.seconds)} at {planned.tokens_per_second:,.0f} tokens/s"
     )
-
-
-def run_tokens(run: Any, question_id: str, alternatives: Any) -> str:
-    """Alternatives of a fork in one line: token ids, or their texts where rollouts tell them."""
-    return ", ".join(f"#{token} {p:.0%}" for token, p in alternatives)
 
 
 def _short(value: Any) -> str:

@@ -205,7 +205,11 @@ class _Collection:
                 asked[question.question_id] = put
                 shape = len(put.base.token_ids), len(question.categories)
                 known[question.question_id] = Known(
-                    index, put.base, question.categories, np.zeros(shape, np.int64), np.zeros(shape[0], np.int64)
+                    index,
+                    put.base,
+                    question.categories,
+                    np.zeros(shape, np.int64),
+                    np.zeros(shape[0], np.int64),
                 )
         for number in count():
             # A question that has failed is left out for the rest of this session; resuming takes it up again.

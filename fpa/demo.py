@@ -67,9 +67,7 @@ def demo(
             run, reference, samples=[SETTINGS.samples], methods=("raw", METHOD), questions=comparable
         )
     figure = out / "demo.png"
-    panels = [
-        _panel(run, s, forks[q], reference if q in comparable else None) for q, s in smoothed.items()
-    ]
+    panels = [_panel(run, s, forks[q], reference if q in comparable else None) for q, s in smoothed.items()]
     save(draw(panels), figure)
     report = out / "report.html"
     write_report(
@@ -131,5 +129,5 @@ def _question_report(run: Run, question_id: str, forks: pd.DataFrame) -> Questio
         answer=question.answer,
         outcome=base.answer.outcome,
         tokens=[(text, t in at) for t, text in enumerate(base.token_texts)],
-        forks=forks.to_dict("records"),
+        forks=[{str(k): v for k, v in fork.items()} for fork in forks.to_dict("records")],
     )

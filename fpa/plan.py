@@ -15,7 +15,7 @@ from fpa.questions import QuestionSet
 from fpa.records import Answer, BasePath, Question
 from fpa.settings import Settings
 from fpa.strategies import strategy
-from fpa.strategies.base import Unit
+from fpa.strategies.base import Known, RoundStrategy, Unit
 
 PROBE_QUESTIONS = 2
 PROBE_DRAWS = 8
@@ -58,7 +58,12 @@ def plan(settings: Settings, engine: Engine, questions: QuestionSet) -> Plan:
         except EngineError as error:
             failure = error
             continue
-        bases.append((base, list(kind.units(index, base, settings)), prompt))
+        units = (
+            _first_round(kind, index, question, base, settings)
+            if isinstance(kind, RoundStrategy)
+            else list(kind.units(index, base, settings))
+        )
+        bases.append((base, units, prompt))
     if not bases:
         raise failure or EngineError("there is no question to plan for")
 
@@ -74,6 +79,10 @@ def plan(settings: Settings, engine: Engine, questions: QuestionSet) -> Plan:
             continuations += unit.draws
             tokens += unit.draws * expected
     scale = len(questions.questions) / len(bases)
+    if settings.strategy == "adaptive" and settings.budget is not None:
+        # Rounds go on until the budget is spent: draws in proportion, positions as the pilot's.
+        scale_up = settings.budget / max(tokens * scale, 1.0)
+        continuations, tokens = continuations * scale_up, tokens * scale_up
     return Plan(
         questions=len(questions.questions),
         probed=len(bases),
@@ -85,6 +94,17 @@ def plan(settings: Settings, engine: Engine, questions: QuestionSet) -> Plan:
         tokens_per_second=tokens_per_second,
         seconds=tokens * scale / tokens_per_second,
     )
+
+
+def _first_round(
+    kind: RoundStrategy, index: int, question: Question, base: BasePath, settings: Settings
+) -> list[Unit]:
+    """The pilot of a strategy in rounds for one question; what follows depends on what it finds."""
+    length, width = len(base.token_ids), len(question.categories)
+    known = Known(
+        index, base, question.categories, np.zeros((length, width), np.int64), np.zeros(length, np.int64)
+    )
+    return kind.next_round(0, [known], settings)
 
 
 def _base(engine: Engine, question: Question, prompt: tuple[int, ...], settings: Settings) -> BasePath:

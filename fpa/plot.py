@@ -11,6 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -66,11 +67,13 @@ def draw(panels: Sequence[Panel]) -> Figure:
     for ax, panel in zip(axes[:, 0], panels, strict=True):
         _draw_panel(ax, panel)
     axes[-1, 0].set_xlabel("position in the base path (tokens)")
-    handles: dict[str, object] = {}
+    handles: dict[str, Artist] = {}
     for ax in axes[:, 0]:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=5, frameon=False, fontsize=8)
+            handles.setdefault(str(label), handle)
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside upper center", ncols=5, frameon=False, fontsize=8
+    )
     return figure
 
 

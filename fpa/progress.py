@@ -68,9 +68,7 @@ class CollectProgress:
         seconds = max(time.monotonic() - self._began, 1e-9)
         rate = f"{self._tokens / seconds:,.0f} tokens/s"
         if self._bar is not None and self._task is not None:
-            self._bar.update(
-                self._task, total=self.total, completed=self._stored + self._done, rate=rate
-            )
+            self._bar.update(self._task, total=self.total, completed=self._stored + self._done, rate=rate)
         elif time.monotonic() - self._last_line >= LINE_EVERY and self._done:
             self._last_line = time.monotonic()
             remaining = (self.total - self._stored - self._done) * seconds / self._done

@@ -103,9 +103,7 @@ def _entropy_gap(raw_tail: float, unlisted: int, last: float) -> float:
     return raw_tail * max(0.0, math.log(max(last, 1e-300) * unlisted / raw_tail))
 
 
-def _surprisal_moments(
-    raw: NDArray[np.float64], raw_tail: float, unlisted: int
-) -> tuple[float, float]:
+def _surprisal_moments(raw: NDArray[np.float64], raw_tail: float, unlisted: int) -> tuple[float, float]:
     """Mean and variance of the surprisal with the tail spread evenly over the unlisted tokens."""
     positive = raw[raw > 0]
     surprisal = -np.log(positive)

@@ -18,7 +18,9 @@ from fpa.cli import main
 FAKE = ["--engine", "fake", "--model", "m", "--prompt", "published"]
 
 
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of ``fpa arguments``."""
     monkeypatch.setattr(sys, "argv", ["fpa", *arguments])
     with pytest.raises(SystemExit) as ended:
@@ -128,7 +130,18 @@ def test_mistakes_about_a_run_get_one_line(collected: Path, capsys, monkeypatch,
 def test_failed_questions_exit_with_one(capsys, monkeypatch, tmp_path: Path) -> None:
     out = tmp_path / "run"
     code, _, error = run(
-        capsys, monkeypatch, "collect", *FAKE, "--limit", "2", "--samples", "2", "--context", "10", "--out", str(out)
+        capsys,
+        monkeypatch,
+        "collect",
+        *FAKE,
+        "--limit",
+        "2",
+        "--samples",
+        "2",
+        "--context",
+        "10",
+        "--out",
+        str(out),
     )
     assert code == 1
     assert "demo-01" in error

@@ -49,7 +49,9 @@ def test_seeds_are_unique_in_a_run(run: fpa.Run) -> None:
     assert len(set(seeds)) == len(seeds)
 
 
-def test_seeds_of_branches_and_of_another_run_seed_do_not_meet(questions: QuestionSet, tmp_path: Path) -> None:
+def test_seeds_of_branches_and_of_another_run_seed_do_not_meet(
+    questions: QuestionSet, tmp_path: Path
+) -> None:
     seen: set[int] = set()
     total = 0
     for seed in (0, 1, 2):
@@ -89,9 +91,7 @@ def test_divergence_is_where_the_ids_differ(run: fpa.Run) -> None:
         ((5, 6, 7), 1, (), None),
     ],
 )
-def test_divergence(
-    base: tuple[int, ...], start: int, tokens: tuple[int, ...], expected: int | None
-) -> None:
+def test_divergence(base: tuple[int, ...], start: int, tokens: tuple[int, ...], expected: int | None) -> None:
     assert divergence(base, start, tokens) == expected
 
 
@@ -209,11 +209,12 @@ def test_plan_is_exact_where_the_probe_is_everything(tmp_path: Path) -> None:
     assert planned.continuations == summary.spent.continuations
 
 
-def test_an_unknown_engine_or_strategy_is_named() -> None:
+def test_an_unknown_engine_or_strategy_is_named(questions: QuestionSet, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="llamacpp"):
         load_engine("llama", "demo")
     with pytest.raises(UsageError, match="branches"):
-        collect(dataclasses.replace(SETTINGS, strategy="tree"), FakeEngine(), fpa.load_questions("demo"), "x")
+        collect(dataclasses.replace(SETTINGS, strategy="tree"), FakeEngine(), questions, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -99,9 +99,7 @@ def test_draws_follow_the_distribution(engine: LlamaCppEngine, prompt: tuple[int
     assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
-def test_requests_of_any_size_have_one_stream_a_draw(
-    engine: LlamaCppEngine, prompt: tuple[int, ...]
-) -> None:
+def test_requests_of_any_size_have_one_stream_a_draw(engine: LlamaCppEngine, prompt: tuple[int, ...]) -> None:
     sizes = {"a": 1, "b": 17, "c": 40}
     requests = [Request(k, prompt, n, 1000 * i, 1.0, 6) for i, (k, n) in enumerate(sizes.items())]
     forward = {c.key: c.continuations for c in engine.sample(requests)}
@@ -181,7 +179,9 @@ def test_a_killed_collection_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
     expected = {p.name: p.read_bytes() for p in (whole / "rollouts").glob("*.parquet")}
     assert len(expected) >= 3
-    process = subprocess.Popen([*command, "--out", str(broken)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, "--out", str(broken)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     while process.poll() is None and not list((broken / "rollouts").glob("*.parquet")):
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)

@@ -51,7 +51,9 @@ def test_twenty_of_a_thousand_equal_tokens_are_not_enough() -> None:
     st.floats(0.3, 2.0),
     st.data(),
 )
-def test_bounds_hold_whatever_is_left_out(logits: list[float], temperature: float, data: st.DataObject) -> None:
+def test_bounds_hold_whatever_is_left_out(
+    logits: list[float], temperature: float, data: st.DataObject
+) -> None:
     log_p = np.sort(np.array(logits) - np.logaddexp.reduce(logits))[::-1]
     exact = np.exp(log_p / temperature) / np.exp(log_p / temperature).sum()
     kept = data.draw(st.integers(2, len(log_p)))

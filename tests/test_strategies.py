@@ -28,7 +28,9 @@ def questions() -> QuestionSet:
     return fpa.load_questions("demo", limit=3)
 
 
-def divergence_truth(engine: FakeEngine, prompt: tuple[int, ...], base: tuple[int, ...], t: int, n: int) -> np.ndarray:
+def divergence_truth(
+    engine: FakeEngine, prompt: tuple[int, ...], base: tuple[int, ...], t: int, n: int
+) -> np.ndarray:
     """Outcome shares, by brute force, of ``n`` free continuations from ``t`` that leave the base path there."""
     prefix = prompt + base[:t]
     found = []
@@ -80,7 +82,9 @@ def test_stratified_draws_are_of_the_divergence_distribution(questions: Question
     assert stats.chi2_contingency(table).pvalue > 1e-3
 
 
-def test_the_adaptive_budget_is_kept_and_moves_between_questions(questions: QuestionSet, tmp_path: Path) -> None:
+def test_the_adaptive_budget_is_kept_and_moves_between_questions(
+    questions: QuestionSet, tmp_path: Path
+) -> None:
     settings = dataclasses.replace(SETTINGS, strategy="adaptive", budget=3000)
     spent = collect(settings, FakeEngine(), questions, tmp_path).spent
     # Rounds aim at expected tokens; a draw of the fake model has 5 to 30.
@@ -122,7 +126,9 @@ class Dies(FakeEngine):
 
 
 @pytest.mark.parametrize("after", [3, 40, 90])
-def test_adaptive_resumes_in_the_middle_of_a_round(questions: QuestionSet, tmp_path: Path, after: int) -> None:
+def test_adaptive_resumes_in_the_middle_of_a_round(
+    questions: QuestionSet, tmp_path: Path, after: int
+) -> None:
     settings = dataclasses.replace(SETTINGS, strategy="adaptive", budget=1500)
     collect(settings, FakeEngine(), questions, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -158,5 +164,3 @@ def test_the_check_notices_a_wrong_temperature(questions: QuestionSet, tmp_path:
     collect(dataclasses.replace(SETTINGS, every=1, samples=60), Biased(), questions, tmp_path)
     found, _ = check(open_run(tmp_path))
     assert found.p_stay < 1e-6
-
-

@@ -29,7 +29,23 @@ from fpa.signals import next_token_distribution
 
 BEGIN, END = 0, 1
 WORDS = tuple(
-    " so then but hence also maybe now first next thus perhaps wait clearly because both".split()
+    [
+        "so",
+        "then",
+        "but",
+        "hence",
+        "also",
+        "maybe",
+        "now",
+        "first",
+        "next",
+        "thus",
+        "perhaps",
+        "wait",
+        "clearly",
+        "because",
+        "both",
+    ]
 )
 CLOSING = (". The", " answer", " is", " (")
 VOCABULARY = ("<s>", "</s>", *(f" {word}" for word in WORDS), *CLOSING, *LETTERS, ").", "\n", "?")
@@ -52,7 +68,13 @@ class FakeEngine:
     """
 
     def __init__(
-        self, model: str = "fake", *, thought: int = 8, delay: float = 0.0, fail: str = "", context: int = 4096
+        self,
+        model: str = "fake",
+        *,
+        thought: int = 8,
+        delay: float = 0.0,
+        fail: str = "",
+        context: int = 4096,
     ) -> None:
         self._salt = zlib.crc32(model.encode())
         self._thought = thought

@@ -120,9 +120,7 @@ def _units(
         for position in np.flatnonzero(row):
             first = int(question.outcomes[position].sum())
             count = int(row[position])
-            groups = forced_groups(
-                question.base, int(position), first, count, float(phases[position]), seed
-            )
+            groups = forced_groups(question.base, int(position), first, count, float(phases[position]), seed)
             units.append(Unit(question.base.question_id, int(position), groups, f"r{number:02d}"))
             seed += count
     return units

@@ -44,7 +44,9 @@ class Stratified:
 
 def leavable(base: BasePath) -> NDArray[np.bool_]:
     """(T,) where the stored distribution lists another token than the base path's own."""
-    return np.array([(d.ids != token).any() for token, d in zip(base.token_ids, base.distributions, strict=True)])
+    return np.array(
+        [(d.ids != token).any() for token, d in zip(base.token_ids, base.distributions, strict=True)]
+    )
 
 
 def expected_tokens(base: BasePath, settings: Settings) -> NDArray[np.float64]:
