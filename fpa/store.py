@@ -312,10 +312,13 @@ class RunWriter:
                 "spent": {},
                 "sessions": [],
             }
+        # The manifest comes before any other file: a folder without one is not taken for a run.
         with writing(self.path):
-            for folder in (".tmp", "questions", "base", "rollouts"):
-                (self.path / folder).mkdir(exist_ok=True)
+            self._scratch.mkdir(exist_ok=True)
         self._write_manifest()
+        with writing(self.path):
+            for folder in ("questions", "base", "rollouts"):
+                (self.path / folder).mkdir(exist_ok=True)
 
     def _clean(self) -> None:
         """Drop what a killed writer left half-written, and the failures that will now be tried again."""

@@ -234,6 +234,15 @@ class TestResume:
             assert writer.notices == []
         assert list((run / ".tmp").iterdir()) == []
 
+    def test_a_writer_killed_before_its_manifest_was_there_can_begin_again(self, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        (run / ".tmp").mkdir(parents=True)
+        (run / ".tmp" / "manifest.json").write_text("{")
+        (run / ".lock").write_text("1")
+        with open_writer(run) as writer:
+            fill(writer)
+        assert open_run(run).question_ids == ("q1", "q2")
+
     @pytest.mark.parametrize(
         ("change", "named"),
         [
