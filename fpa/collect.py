@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 from pathlib import Path
 from typing import Protocol
@@ -16,13 +16,14 @@ from fpa.engines.base import Completion, Continuation, Engine, EngineError, Engi
 from fpa.positions import sentence_of_tokens
 from fpa.prompts import messages, prompt_style
 from fpa.questions import QuestionSet
-from fpa.records import Answer, BasePath, Question, Rollout
+from fpa.records import Answer, BasePath, Distribution, Question, Rollout
 from fpa.settings import Settings
 from fpa.store import RunWriter, unit_name
 from fpa.strategies import strategy
 from fpa.strategies.base import Group, Known, RoundStrategy, Strategy, Unit
 
 WITHOUT_LETTER = ("none", "truncated", "empty")
+TEXTS = 10  # likeliest next tokens whose text is stored, for people to read
 
 
 class Progress(Protocol):
@@ -151,6 +152,7 @@ class _Collection:
         self.spent = Spent()
         self.failures: dict[str, str] = {}
         self.open: dict[str, _Open] = {}
+        self.texts: dict[int, str] = {}  # of tokens listed so far
 
     def run(self) -> Summary:
         """Do all the work; account for it even when interrupted."""
@@ -291,11 +293,20 @@ class _Collection:
             question_id=question.question_id,
             token_ids=path.token_ids,
             token_texts=pieces,
-            distributions=path.distributions,
+            distributions=tuple(self.with_texts(d) for d in path.distributions),
             sentences=sentence_of_tokens(pieces),
             finish_reason=path.finish_reason,
             answer=answer,
         )
+
+    def with_texts(self, distribution: Distribution) -> Distribution:
+        """The distribution with the texts of its likeliest tokens."""
+        texts = []
+        for token in distribution.ids[:TEXTS].tolist():
+            if token not in self.texts:
+                [self.texts[token]] = self.engine.pieces((token,))
+            texts.append(self.texts[token])
+        return replace(distribution, texts=tuple(texts))
 
     def receive(self, completion: Completion) -> None:
         """Take one completion in; write its unit when it was the last one missing."""

@@ -136,10 +136,11 @@ def fork_table(run: Run, smoothed: Smoothed, threshold: float = 0.15) -> pd.Data
         left = "".join(base.token_texts[max(0, t - CONTEXT) : t])
         right = "".join(base.token_texts[t + 1 : t + 1 + CONTEXT])
         distribution = base.distributions[t]
+        texts = dict(zip(distribution.ids.tolist(), distribution.texts, strict=False))
         others = [
-            (int(i), float(p))
-            for i, p in zip(distribution.ids, distribution.p, strict=True)
-            if i != base.token_ids[t]
+            (texts.get(token, f"#{token}"), p)
+            for token, p in zip(distribution.ids.tolist(), distribution.p.tolist(), strict=True)
+            if token != base.token_ids[t]
         ][:3]
         rows.append(
             {

@@ -45,6 +45,7 @@ class Distribution:
         p: (k,) their probabilities at the sampling temperature, normalised over the full vocabulary.
         tail_mass: probability, at the sampling temperature, of all tokens not listed.
         entropy, varentropy: of the raw distribution (temperature 1), in nats and nats squared.
+        texts: the text of the likeliest tokens, as many as were asked for; may be empty.
     """
 
     ids: NDArray[np.int32]
@@ -52,6 +53,7 @@ class Distribution:
     tail_mass: float
     entropy: float
     varentropy: float
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,6 +39,7 @@ BASE = pa.schema(
         ("tail_mass", pa.float64()),
         ("top_ids", pa.list_(pa.int32())),
         ("top_p", pa.list_(pa.float64())),
+        ("top_texts", pa.list_(pa.string())),
         ("sentence", pa.int32()),
         ("finish_reason", pa.string()),
         ("outcome", pa.string()),
@@ -136,6 +137,7 @@ def base_table(base: BasePath) -> pa.Table:
         pa.array([_finite(d.tail_mass) for d in rows], pa.float64()),
         pa.array([np.asarray(d.ids, np.int32) for d in rows], pa.list_(pa.int32())),
         pa.array([np.asarray(d.p, np.float64) for d in rows], pa.list_(pa.float64())),
+        pa.array([list(d.texts) for d in rows], pa.list_(pa.string())),
         pa.array(base.sentences, pa.int32()),
         pa.array([base.finish_reason] * length, pa.string()),
         pa.array([base.answer.outcome] * length, pa.string()),
@@ -158,6 +160,7 @@ def base_from_table(table: pa.Table) -> BasePath:
                 tail_mass=_nan(r["tail_mass"]),
                 entropy=_nan(r["entropy"]),
                 varentropy=_nan(r["varentropy"]),
+                texts=tuple(r.get("top_texts") or ()),
             )
             for r in rows
         ),
