@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,3 +162,12 @@ def write_run(
         if not (uncollected or asked_only or failed):
             writer.finish({})
     return path
+
+
+def read_data(path: Path) -> Any:
+    """The content of one of the explorer's data scripts, read as a browser would."""
+    text = path.read_text(encoding="ascii")
+    match = re.fullmatch(r'fpaData\("(.*)","([A-Za-z0-9+/=]*)"\);\n', text)
+    assert match, text[:100]
+    assert match[1] == path.stem
+    return json.loads(gzip.decompress(base64.b64decode(match[2])))

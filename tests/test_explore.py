@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import re
 import threading
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from explore_runs import FIRST_ALTERNATIVE, HOSTILE, World, rollouts, world, write_run
+from explore_runs import FIRST_ALTERNATIVE, HOSTILE, World, read_data, rollouts, world, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,13 +28,8 @@ from smoothing import fit
 from smoothing.metrics import jumps
 
 
-def data_of(site: Path, name: str) -> dict:
-    """The content of one data script, read as a browser would."""
-    text = (site / "data" / f"{name}.js").read_text(encoding="ascii")
-    match = re.fullmatch(r'fpaData\("(.*)","([A-Za-z0-9+/=]*)"\);\n', text)
-    assert match, text[:100]
-    assert match[1] == name
-    return json.loads(gzip.decompress(base64.b64decode(match[2])))
+def data_of(site: Path, name: str) -> Any:
+    return read_data(site / "data" / f"{name}.js")
 
 
 def curve_of(columns: list[list[int]]) -> np.ndarray:
@@ -70,7 +63,7 @@ def test_probabilities_survive_to_half_a_step(values: list[float]) -> None:
     assert np.abs(restored - values).max() <= 0.5 / SCALE + 1e-12
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)  # it writes files
 @given(content=st.recursive(st.none() | st.text() | st.integers(), st.lists))
 def test_data_scripts_hold_any_text_and_no_code(
     content: object, tmp_path_factory: pytest.TempPathFactory

@@ -16,6 +16,7 @@ from fpa.explore.alternatives import COLUMNS, Alternative, alternatives
 from fpa.explore.pack import SCALE, columns, deltas, quantised, rounded
 from fpa.records import BasePath, Question
 from fpa.run import Run
+from fpa.schemas import base_from_table
 from fpa.score import change_scores
 from fpa.signals import entropy
 from fpa.store import question_key
@@ -121,11 +122,11 @@ def build_view(
         "categories": list(question.categories),
     }
     try:
-        p = run.base_table(question_id)["p"].to_numpy(zero_copy_only=False)
+        table = run.base_table(question_id)
     except UsageError:  # not collected yet
         return View(key, row, card, core)
-    base = run.base(question_id)
-    core |= _path(base, p)
+    base = base_from_table(table)
+    core |= _path(base, table["p"].to_numpy(zero_copy_only=False))
     row |= {"base": base.answer.outcome, "tokens": len(base.token_ids)}
 
     has_texts = bool(options.examples) and bool(run.config.get("keep_text", False))
@@ -145,7 +146,7 @@ def build_view(
     core["texts"] = bool(texts)
     core["spent"] = row["spent"] = int(rollouts["n_tokens"].sum())
     core["rollouts"] = row["rollouts"] = len(rollouts)
-    core["statuses"] = run.statuses(question_id)
+    core["statuses"] = {k: int(n) for k, n in rollouts["status"].value_counts(sort=False).items()}
     core["reference"] = _reference(reference, base, question)
 
     draws = run.draws(question_id)
@@ -228,8 +229,9 @@ def _cell(chosen: Draws, grid: IntArray, options: Options) -> dict[str, Any]:
             "hi": columns(upper),
             "chosen": {k: v if isinstance(v, str) else float(v) for k, v in fitted.hyperparameters.items()},
         }
-        if hasattr(fitted, "change_probability"):
-            curves[method]["change"] = quantised(change_scores(fitted, grid, grid, options.threshold))
+        change = change_scores(fitted, grid, grid, options.threshold)
+        if change is not None:
+            curves[method]["change"] = quantised(change)
     return {
         "curves": curves,
         "tokens": chosen.generated_tokens,

@@ -8,6 +8,7 @@
   let page = null; // the question shown, or null for the overview
   let overviewHash = "#";
   let turn = 0;
+  let searching = false; // the search is to be focused once it is there
 
   window.fpa.say = (text) => (live.textContent = text);
 
@@ -41,6 +42,8 @@
         overviewHash = location.hash || "#";
         document.title = `${index.run.name} – forking paths`;
         await window.fpa.overview(main, index, state, go, current);
+        if (searching) document.getElementById("find")?.focus();
+        searching = false;
         return;
       }
       const row = window.fpa.rows(index).find((r) => r.key === state.q);
@@ -96,7 +99,7 @@
   }
 
   function keys(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog"))
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog[open]"))
       return;
     const press = {
       "[": () => neighbour(-1),
@@ -104,11 +107,9 @@
       d: () => theme(window.fpa.theme.dark() ? "light" : "dark"),
       "?": () => document.getElementById("about-page").showModal(),
       "/": () => {
-        const focus = () => document.getElementById("find")?.focus();
-        if (page) {
-          location.hash = overviewHash.slice(1);
-          setTimeout(focus, 100);
-        } else focus();
+        searching = true;
+        if (page) location.hash = overviewHash.slice(1);
+        else show();
       },
       Escape: () => {
         if (read().x) go({ x: null });
@@ -153,6 +154,7 @@
     document.addEventListener("keydown", keys);
     await show();
     document.documentElement.dataset.ready = "1";
+    performance.mark("ready");
   }
 
   begin();
