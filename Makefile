@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-vllm lint types check clean
+.PHONY: demo test test-vllm test-browser lint types check clean
 
 demo: .venv/.local
 	$(BIN)/fpa demo --out demo
@@ -12,6 +12,11 @@ test: .venv/.dev
 
 test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest tests/vllm tests/test_cluster.py
+
+# The pages of `fpa explore` in a real browser: Debian's Chromium, installed where it is missing and may be.
+test-browser: .venv/.dev
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	$(BIN)/python -m pytest tests/test_explore_browser.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
