@@ -53,8 +53,8 @@ _WORDS = {
     "X": "ではない ではなく ではありません じゃない じゃなく でなく 가아니라 이아니라 아니라 아니다 아닙니다",
     "p": "it that this which these those there",
     "i": "i we i'd i'll i'm i've we'd we'll let's me us let ich je 我 我们 我們",
-    "e": "choose pick guess bet vote select choosing picking selecting chose picked selected chosen mark circle tick wähle "
-    "choisis elijo 选 選 选择 選擇 選ぶ 選びます 故选 应选 應選 应选择 應選擇 应该选 고르",
+    "e": "choose pick guess bet vote select choosing picking selecting chose picked selected chosen mark circle tick "
+    "wähle choisis elijo 选 選 选择 選擇 選ぶ 選びます 故选 应选 應選 应选择 應選擇 应该选 고르",
     "r": "match matches matching leaves leaving",
     "s": "so therefore thus hence finally consequently accordingly ergo conclude also ultimately overall donc "
     "daher deshalb portanto quindi 所以 因此 因而 故 综上 综上所述 由此可知 可知 可见 よって したがって "
@@ -165,7 +165,9 @@ _MARKUP = (
 )
 _OPEN = rf"(?:{_WRAPPER}(?![A-Za-z])|\\[(\[]|<(?=[A-Z]>)|[(\[{{$*_`\"'「『【《〈])"
 _CLOSE = r"(?:\\[)\]]|[>)\]}$*_`\"'」』】》〉])"
-_HTML = r"(?-i:</?(?:b|i|u|em|strong|p|br|span|div|a|code|h\d|li|ul|ol|center|sub|sup)(?:\s[^<>\n]{0,80})?/?>)"
+_HTML = (
+    r"(?-i:</?(?:b|i|u|em|strong|p|br|span|div|a|code|h\d|li|ul|ol|center|sub|sup)(?:\s[^<>\n]{0,80})?/?>)"
+)
 
 
 def _alternatives(words: list[str]) -> str:
@@ -267,7 +269,9 @@ def _tokens_of(match: re.Match[str], before: list[Token]) -> list[Token]:
     if exact.isalnum() or exact == "\\":
         return [Token("u", exact.lower(), exact, start, end)]
     sign = _SIGNS.get(exact)
-    if exact == "|" and not (match.string[end : end + 1].isalnum() and match.string[start - 1 : start].isalnum()):
+    if exact == "|" and not (
+        match.string[end : end + 1].isalnum() and match.string[start - 1 : start].isalnum()
+    ):
         return []
     return [Token(sign, exact, exact, start, end)] if sign else []
 
@@ -296,7 +300,7 @@ def _marked_letter(match: re.Match[str], before: list[Token]) -> Token:
     """An enclosed letter, unless the bracket belongs to what stands before it, as in P(A) or F_{B}."""
     text, start, letter = match.string, match.start(), match["letter"]
     glued = start > 0 and (
-        text[start - 1].isascii() and text[start - 1].isalnum() or text[start - 1] in "_^}\\"
+        (text[start - 1].isascii() and text[start - 1].isalnum()) or text[start - 1] in "_^}\\"
     )
     known = bool(before) and before[-1].end == start and before[-1].kind not in "u0L"
     kind = "u" if glued and not known else "L"
@@ -312,7 +316,7 @@ def _stands_alone(text: str, at: int, before: list[Token]) -> bool:
     """Whether a single letter may name a choice: no part of a formula, an abbreviation or a compound."""
     previous, following = text[at - 1 : at], text[at + 1 : at + 2]
     second, after = text[at - 2 : at - 1] if at > 1 else "", text[at + 2 : at + 3]
-    if previous and (previous.isascii() and previous.isalnum() or previous in "_^\\°%|#@"):
+    if previous and ((previous.isascii() and previous.isalnum()) or previous in "_^\\°%|#@"):
         return False
     if previous in ("-", "'") and second.isalnum():
         return False
@@ -322,7 +326,7 @@ def _stands_alone(text: str, at: int, before: list[Token]) -> bool:
         return False
     if not following:
         return True
-    if following.isascii() and following.isalnum() or following in "_^°%#+":
+    if (following.isascii() and following.isalnum()) or following in "_^°%#+":
         return False
     if following in "'*|" and after.isascii() and after.isalnum():
         return False

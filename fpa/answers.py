@@ -154,15 +154,15 @@ _TURN_END = re.compile(
 _NUMBERED = r"(?:[ \t]{0,3}(?:no\.?|number|#)?[ \t]{0,3}\d{1,3})?"
 _NEXT_QUESTION = re.compile(
     rf"^[ \t>#*_\-]{{0,8}}(?:(?:next|new|another|second|follow-?up)[ \t]{{1,3}})?"
-    rf"(?:question|q|问题|題目|题目|问|質問|問題|문제|pregunta|frage){_NUMBERED}[ \t*_]{{0,4}}(?:[:.)][*_]*(?=\s|$|\S)|$)"
+    rf"(?:question|q|问题|題目|题目|问|質問|問題|문제|pregunta|frage){_NUMBERED}[ \t*_]{{0,4}}(?:[:.)]|$)"
     rf"|^[ \t>#*_\-]{{0,8}}(?:human|user|student|### ?instruction)[ \t*_]{{0,4}}:"
     rf"|(?-i:\bQuestion{_NUMBERED}[ \t]{{0,3}}:|\bQ\d{{0,3}}:(?=\s))"
     rf"|\b(?:next|another|a new) question\b[^.?\n]{{0,40}}:",
     re.IGNORECASE | re.MULTILINE,
 )
 _NEXT_TASK = re.compile(
-    rf"^[ \t>#*_\-]{{0,8}}(?:problem|exercise|task|example|passage|quiz|第[ \t]{{0,3}}\d{{1,3}}[ \t]{{0,3}}题){_NUMBERED}"
-    r"[ \t*_]{0,4}(?:[:.)]|$)",
+    rf"^[ \t>#*_\-]{{0,8}}(?:problem|exercise|task|example|passage|quiz|第[ \t]{{0,3}}\d{{1,3}}[ \t]{{0,3}}题)"
+    rf"{_NUMBERED}[ \t*_]{{0,4}}(?:[:.)]|$)",
     re.IGNORECASE | re.MULTILINE,
 )
 _LISTED = re.compile(
@@ -366,7 +366,7 @@ class _Reader:
             wrapped = self.tokens[i + 2].exact[:1].islower() if i + 2 < len(self.tokens) else False
             return not (wrapped and token.word in "AI" and (not upper or self._raw_kind(i + 2) == "u"))
         if following == "-":
-            return after.start > token.end or not after.exact == "-"
+            return after.start > token.end or after.exact != "-"
         if following == "/":
             return self._raw_kind(i + 2) == "L"
         if following == "(":

@@ -43,7 +43,9 @@ _DEMO = PromptStyle(
     system='Write one short thought, then end with "The answer is (X)".',
     examples=(
         (
-            Question("eagle", "Which of these animals can fly?", ("A dog", "A fish", "An eagle", "A snake"), "C"),
+            Question(
+                "eagle", "Which of these animals can fly?", ("A dog", "A fish", "An eagle", "A snake"), "C"
+            ),
             "Only an eagle has wings to fly. The answer is (C).",
         ),
         (
@@ -53,7 +55,10 @@ _DEMO = PromptStyle(
     ),
 )
 
-STYLES: dict[str, PromptStyle] = {style.name: style for style in (_PUBLISHED, _DEMO)}
+# The question and its options alone, as a user would type them.
+_PLAIN = PromptStyle(name="plain")
+
+STYLES: dict[str, PromptStyle] = {style.name: style for style in (_PUBLISHED, _DEMO, _PLAIN)}
 
 
 def prompt_style(name: str) -> PromptStyle:

@@ -49,39 +49,42 @@ def _boundaries(text: str) -> Iterator[int]:
 
 
 def _library_bounds(text: str) -> Iterator[int]:
-    """The library's boundaries.
+    """The library's boundaries within each line.
 
-    It takes quadratic time for long lines of Chinese and for backticks, so it is given short parts, cut where
-    there is no doubt (a line's end, a Chinese stop) or no sentence ends (behind a word), and no backticks.
+    It takes quadratic time for long lines of Chinese and for backticks, so it is given no backticks, and long
+    lines in parts, cut where there is no doubt (a Chinese stop) or no sentence ends (behind a word).
     """
     plain = text.replace("`", "_")
     limit = 4000 if text.isascii() else 400
     start = 0
     while start < len(plain):
-        end, real = min(start + limit, len(plain)), True
-        if end < len(plain):
+        line_end = plain.find("\n", start, start + limit) + 1
+        end, stop = line_end or min(start + limit, len(plain)), None
+        if not line_end and end < len(plain):
             part = plain[start:end]
-            cuts = _SURE_CUT.match(part) or _WORD_CUT.match(part)
-            end = start + cuts.end(1) if cuts else end
-            real = cuts is not None and cuts.re is _SURE_CUT
+            stop = _CHINESE_STOP.match(part)
+            cut = stop or _WORD.match(part)
+            end = start + cut.end() if cut else end
         sizes = accumulate(map(len, segment("en", plain[start:end])))
-        yield from (start + size for size in sizes if real or start + size < end)
+        yield from (start + size for size in sizes if stop or start + size < end)
         start = end
 
 
-# The last place in a part at which to cut it: behind a line or a Chinese stop, or else behind a word.
-_SURE_CUT = re.compile(r"(?s)(.*(?:\n|[。！？][”’」』）]?(?![”’」』）。！？])))")
-_WORD_CUT = re.compile(r"(?s)(.*[^\W\d_]{2}\s)")
+# The last place in a part at which to cut it.
+_CHINESE_STOP = re.compile(r"(?s).*[。！？][”’」』）]?(?![”’」』）。！？])")
+_WORD = re.compile(r"(?s).*[^\W\d_]{2}\s")
 # A line's end with all white space behind it.
 _LINE_BREAK = re.compile(r"\n\s*")
 # A soft line break: "the long\nroad".
 _WRAP_BEFORE = re.compile(r"[^\W\d_]{2},?[ \t\r]?\Z")
 _WRAP_AFTER = re.compile(r"(?:[a-z]{2,}|a)[ ,][^=\n]*$", re.MULTILINE)
-# Stops that the library passes over: an ellipsis sign before a capital, a stop before emphasis, and one
-# behind the letter of a choice ("is B. Then"), which it takes for an initial.
+# Stops that the library passes over: an ellipsis before a capital, stops inside brackets, before emphasis and
+# before an equation ("x = 1"), and those behind the letter of a choice ("is B. Then"), which it takes for an initial.
 _UNSEEN = re.compile(
-    r"…[\"'”’)*]{0,3}\s+(?=[\"'“‘(*]{0,3}[A-Z])"
+    r"(?:…|\.{3})[\"'”’)*]{0,3}\s+(?=[\"'“‘(*]{0,3}[A-Z])"
+    r"|[.!?][)\]]\s+(?=[\"'“‘(*]{0,3}[A-Z])"
     r"|[.!?][\"')\]]{0,2}[ \t]+(?=\*{1,2}[^\s*])"
+    r"|\.[ \t]+(?=[A-Za-z]\w?[ \t]{0,2}=)"
     r"|\b(?:is|be|[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter|pick|choose|[Cc]ase|or|and|not|than)[ \t]+"
     r"[\"'“‘(*$]{0,4}[A-J][\"'”’)*$]{0,4}[.][*_]{0,3}\s+(?=[\"'“‘(*]{0,3}[A-Z\d])"
 )
@@ -92,7 +95,7 @@ _MARKER = re.compile(
 )
 # Words whose stop ends no sentence where a number or a small letter follows.
 _ABBREVIATED = re.compile(
-    r"(?<![^\W_])(?:eqs?|figs?|secs?|ch|chap|approx|ca|cf|vs|nos?|vols?|pp?|al|resp|etc|ref|refs|tab|def|thm|prop|"
+    r"(?<![^\s(\[])(?:eqs?|figs?|secs?|ch|chap|approx|ca|cf|vs|nos?|vols?|pp?|al|resp|etc|ref|refs|tab|def|thm|prop|"
     r"lem|cor|ex|est|min|max|avg|temp|cm|mm|km|kg|mg|ml|ft|lbs?|oz|hrs?|mins?|[a-z])\.\s+\Z",
     re.IGNORECASE,
 )

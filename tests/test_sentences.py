@@ -1,0 +1,94 @@
+"""Sentences: counted cases, exact reassembly of any text, linear time."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fpa.sentences import split_sentences
+
+CASES = Path(__file__).parent / "data" / "sentences.jsonl"
+
+
+def check_counts(path: Path) -> None:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    split = {row["text"]: split_sentences(row["text"]) for row in rows}
+    wrong = {row["text"]: split[row["text"]] for row in rows if len(split[row["text"]]) != row["sentences"]}
+    assert rows
+    assert wrong == {}
+    assert all("".join(pieces) == text for text, pieces in split.items())
+
+
+def test_own_cases() -> None:
+    check_counts(CASES)
+
+
+@pytest.mark.shared
+def test_given_cases(shared: Path) -> None:
+    check_counts(shared / "cases" / "sentences.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("He left. She stayed.", ["He left. ", "She stayed."]),
+        ("  One.\n\nTwo.\n", ["  One.\n\n", "Two.\n"]),
+        ("1. First. 2. Second.", ["1. First. ", "2. Second."]),
+        ("**Done.** Next (it works.) Then", ["**Done.** ", "Next (it works.) ", "Then"]),
+        ("花了1.5元。好。", ["花了1.5元。", "好。"]),
+        ("It is B. The rest fails.", ["It is B. ", "The rest fails."]),
+        ("Wait... I see $a. b$. Good", ["Wait... ", "I see $a. b$. ", "Good"]),
+    ],
+)
+def test_where_the_boundaries_are(text: str, pieces: list[str]) -> None:
+    assert split_sentences(text) == pieces
+
+
+def test_no_sentences_in_no_text() -> None:
+    assert split_sentences("") == []
+
+
+WORDS = ["Dr.", "3.14", "e.g.", "B.", "so", "Wait...", "…", "。", "！", "?", "\n", "\n\n", " ", "$", "\\(", "\\)", "`",
+         "```", "**", "1.", "(a)", '"', "“", "”", "</think>", "<|im_end|>", "https://a.b/c.", "😀", "۔", "।", "The",
+         "x = 1.", "\r\n", "\\begin{align}", "\\end{align}", "\u3000", "\x0b", "\x85"]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(st.sampled_from(WORDS)).map("".join),
+        st.lists(st.sampled_from(WORDS)).map(" ".join),
+    )
+)
+def test_any_text_is_put_together_again(text: str) -> None:
+    pieces = split_sentences(text)
+    assert "".join(pieces) == text
+    assert all(pieces)
+    assert pieces == split_sentences(text)
+    if text.strip():
+        assert all(piece.strip() for piece in pieces)
+
+
+# Each repeats something on which a backtracking pattern, or the library, could take quadratic time.
+REPEATED = ["The answer is 3.5. Then we go on.\n", "好。", "今天天气怎么样，", "`", "$a ", "\\[", "\n", "x\n", " ",
+            ". ", "(", "**", "\"'", "\\begin{align} ", "1. ", "\r\n"]  # fmt: skip
+
+
+def seconds(text: str) -> float:
+    start = time.perf_counter()
+    split_sentences(text)
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("unit", REPEATED)
+def test_time_grows_no_faster_than_the_text(unit: str) -> None:
+    short, long = unit * (12_500 // len(unit)), unit * (100_000 // len(unit))
+    # Eight times the text in at most 30 times the time (64 times would be quadratic); the quarter of a second
+    # is for the scheduler of a busy machine.
+    assert min(seconds(long) for _ in range(2)) < 30 * min(seconds(short) for _ in range(3)) + 0.25
