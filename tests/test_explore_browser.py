@@ -411,7 +411,7 @@ def test_next_tokens_show_probabilities_answers_and_examples(shown: Page, sites:
     page = shown.question(sites["mixed"], "plain", "&t=6")
     lines = page.locator(".next > li")
     expect(lines).to_have_count(3)
-    assert [line.split("\n")[0] for line in lines.all_inner_texts()] == ["token 50012", "␣w6", "token 50013"]
+    assert [line.split("\n")[0] for line in lines.all_inner_texts()] == ["else0…", "␣w6", "else1…"]
     assert page.locator(".chance").all_inner_texts() == ["45 %", "40 %", "15 %"]
     assert lines.nth(0).locator(".dist").get_attribute("aria-label") == "answers after it: A 100 %"
     lines.nth(0).locator("summary").focus()

@@ -33,6 +33,7 @@ EVERY = (1, 2, 4, 8, 16)
 SPARK = 48
 """Points of a small multiple."""
 EXCERPT = 180
+BEGINNING = 14
 
 
 @dataclass(frozen=True)
@@ -196,9 +197,16 @@ def _path(base: BasePath, p: FloatArray) -> dict[str, Any]:
 
 
 def _next_token(a: Alternative, text: str | None) -> list[Any]:
-    """[text or None, id, probability, whether it is the base path's, outcome counts]."""
+    """[text or None, id, probability, whether it is the base path's, outcome counts, how an example begins]."""
     p = None if a.p is None else round(a.p, 4)
-    return [text, a.token, p, int(a.base), a.counts.tolist()]
+    begins = None if text is not None or not a.examples else _begins(a.examples[0].text)
+    return [text, a.token, p, int(a.base), a.counts.tolist(), begins]
+
+
+def _begins(text: str) -> str | None:
+    """The first word, for a token whose own text is not known."""
+    words = text.split(maxsplit=1)
+    return words[0][:BEGINNING] if words else None
 
 
 def _sizes(draws: Draws, options: Options) -> tuple[list[int | None], list[int]]:

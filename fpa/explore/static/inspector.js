@@ -131,14 +131,20 @@
       const list = h(
         "ul",
         { class: "next" },
-        here.map(([text, id, p, base, counts], i) => {
+        here.map(([text, id, p, base, counts, begins], i) => {
           const n = counts.reduce((x, y) => x + y, 0);
           const name =
             id === -1
               ? h("i", {}, "another token")
-              : text === null
-                ? h("i", {}, `token ${id}`)
-                : h("bdi", { class: "mono" }, visible(text));
+              : text !== null
+                ? h("bdi", { class: "mono" }, visible(text))
+                : begins
+                  ? h(
+                      "bdi",
+                      { class: "mono", title: `token ${id}: its text was not stored; a rollout goes on so` },
+                      h("i", {}, `${begins}…`),
+                    )
+                  : h("i", {}, `token ${id}`);
           const line = [
             h("span", { class: "word" }, name, base ? h("span", { class: "tag" }, "base") : null),
             h(

@@ -228,7 +228,12 @@
       this.unzoom = h("button", { type: "button", class: "quiet", onclick: () => this.go({ x: null }) }, "Whole path");
       this.save = h(
         "button",
-        { type: "button", class: "quiet save", title: "Save the plot as an SVG file", onclick: () => this.saveFigure() },
+        {
+          type: "button",
+          class: "quiet save",
+          title: "Save the plot as an SVG file",
+          onclick: () => this.saveFigure(),
+        },
         "Save SVG",
       );
       this.left.append(
