@@ -31,7 +31,7 @@ RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=F
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Samples = Annotated[int | None, typer.Option(help="Use the first S draws of each position; all by default.")]
 Every = Annotated[int, typer.Option(min=1, help="Use every N-th of the sampled positions.")]
-Method = Annotated[str, typer.Option(help="Smoother, such as raw, kernel, segment, full.")]
+Method = Annotated[str, typer.Option(help="raw, kernel, segment, full, martingale, bayes or auto.")]
 Threshold = Annotated[float, typer.Option(help="Least total variation of a fork.")]
 
 
@@ -209,7 +209,7 @@ def import_(
 @app.command()
 def smooth(
     run: RunPath,
-    method: Method = "full",
+    method: Method = "auto",
     samples: Samples = None,
     every: Every = 1,
     replicate: Annotated[int, typer.Option(min=0, help="Which set of S draws.")] = 0,
@@ -255,14 +255,14 @@ def smooth(
             row["question"], str(row["tokens"]), str(row["sampled"]), str(row["segments"]), chosen,
             f"{row['half_width']:.3f}",
         )  # fmt: skip
-    out.print(table)
+    put(table)
     say(f"curves  {written}")
 
 
 @app.command()
 def forks(
     run: RunPath,
-    method: Method = "full",
+    method: Method = "auto",
     threshold: Threshold = 0.15,
     samples: Samples = None,
     every: Every = 1,
@@ -295,7 +295,10 @@ def forks(
             f"{row['before']} {row['p_before']:.0%} → {row['after']} {row['p_after']:.0%}",
             _plain(instead),
         )
-    out.print(table if len(found) else f"no change of {threshold} or more")
+    if len(found):
+        put(table)
+    else:
+        say(f"no change of {threshold} or more")
     say(f"forks  {written}")
 
 
@@ -325,7 +328,7 @@ def score(
         samples=samples or None,
         every=tuple(every or (1,)),
         replicates=replicates,
-        methods=tuple(method or ("raw", "full")),
+        methods=tuple(method or ("raw", "full", "auto")),
         workers=workers,
     )
     if folder is not None:
@@ -365,7 +368,7 @@ def check(run: RunPath, as_json: Json = False) -> None:
 def plot(
     run: RunPath,
     question: Annotated[str, typer.Argument(help="A question id.")],
-    method: Method = "full",
+    method: Method = "auto",
     reference: Annotated[Path | None, typer.Option(help="A densely sampled run to show beside it.")] = None,
     threshold: Threshold = 0.15,
     samples: Samples = None,
@@ -390,7 +393,7 @@ def plot(
     if target.suffix not in (".pdf", ".svg", ".png"):
         raise UsageError(f"--out must end in .pdf, .svg or .png, got {target}")
     marks = list(zip(found["t"], found["token_text"], strict=True))
-    save(draw([Panel(smoothed, marks, dense, question, opened.question(question).answer)]), target)
+    save(draw([[Panel(smoothed, marks, dense, question, opened.question(question).answer)]]), target)
     say(str(target))
 
 
@@ -441,7 +444,12 @@ def show(frame: Any, title: str | None = None) -> None:
     table = Table(*frame.columns, box=None, title=title, title_justify="left")
     for row in frame.itertuples(index=False):
         table.add_row(*(_plain(_short(value)) for value in row))
-    out.print(table)
+    put(table)
+
+
+def put(table: Table) -> None:
+    """A table as wide as it needs: cut-off numbers help nobody, and terminals can wrap or scroll."""
+    Console(highlight=False, width=max(out.width, 240)).print(table)
 
 
 def show_plan(planned: Any, as_json: bool) -> None:

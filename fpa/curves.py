@@ -123,7 +123,10 @@ def curve_table(smoothed: Smoothed) -> pd.DataFrame:
 def fork_table(run: Run, smoothed: Smoothed, threshold: float = 0.15) -> pd.DataFrame:
     """The forks of a smoothed curve with their text in context, a row each.
 
-    Columns: those of ``forks/*.parquet``, then ``context`` (the fork in brackets), the leading outcome
+    A fork at position ``t`` is a change from ``o_{t-1}`` to ``o_t``: what changed the outcome is the token at
+    ``t - 1``, and that is the token shown.
+
+    Columns: those of ``forks/*.parquet``, then ``context`` (the token in brackets), the leading outcome
     ``before`` and ``after`` with their probabilities, ``segment_start`` and ``segment_end`` (the stretches that
     end and begin there), and ``alternatives`` (the likeliest other next tokens with their probabilities).
     """
@@ -132,24 +135,24 @@ def fork_table(run: Run, smoothed: Smoothed, threshold: float = 0.15) -> pd.Data
     p_change = change_probability(smoothed.fit, smoothed.observations, threshold)
     rows = []
     for fork in find_forks(smoothed.curve, smoothed.observations.grid, threshold, p_change):
-        t = fork.position
-        left = "".join(base.token_texts[max(0, t - CONTEXT) : t])
-        right = "".join(base.token_texts[t + 1 : t + 1 + CONTEXT])
-        distribution = base.distributions[t]
+        at = fork.position - 1
+        left = "".join(base.token_texts[max(0, at - CONTEXT) : at])
+        right = "".join(base.token_texts[at + 1 : at + 1 + CONTEXT])
+        distribution = base.distributions[at]
         texts = dict(zip(distribution.ids.tolist(), distribution.texts, strict=False))
         others = [
             (texts.get(token, f"#{token}"), p)
             for token, p in zip(distribution.ids.tolist(), distribution.p.tolist(), strict=True)
-            if token != base.token_ids[t]
+            if token != base.token_ids[at]
         ][:3]
         rows.append(
             {
                 "question_id": smoothed.question_id,
-                "t": t,
-                "token_text": base.token_texts[t],
+                "t": fork.position,
+                "token_text": base.token_texts[at],
                 "p_change": fork.p_change,
                 "tv": fork.tv,
-                "context": f"{left}[{base.token_texts[t]}]{right}",
+                "context": f"{left}[{base.token_texts[at]}]{right}",
                 "before": categories[int(fork.before.argmax())],
                 "p_before": float(fork.before.max()),
                 "after": categories[int(fork.after.argmax())],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from fpa.collect import Progress, Summary, collect
-from fpa.curves import Smoothed, curve_table, fork_table, smooth_question
+from fpa.curves import Smoothed, collected, curve_table, fork_table, smooth_question
 from fpa.data import data_path
 from fpa.engines.base import Engine
 from fpa.plot import Panel, Reference, draw, save
@@ -19,7 +19,7 @@ from fpa.run import Run, open_run
 from fpa.score import score
 from fpa.settings import Settings
 
-METHOD = "full"
+METHODS = ("full", "auto")  # the published Full Model, and this project's own
 QUESTIONS = 3
 SETTINGS = Settings(
     every=4, samples=20, temperature=0.8, base_tokens=48, rollout_tokens=48, prompt="demo", keep_text=True
@@ -47,39 +47,50 @@ def demo(
 ) -> Demo:
     """Collect the demo questions, smooth, score against the shipped S=200 reference, draw, report.
 
-    ``engine_of`` loads the engine; it is called only when rollouts are missing.
+    Args:
+        engine_of: loads the engine.
+        out: folder for the run, the figure and the report; an interrupted demo resumes there.
+        progress: who is told how far it is.
+        questions: how many of the shipped questions.
     """
     question_set = load_questions("demo", limit=questions)
     with engine_of() as engine:
         summary = collect(SETTINGS, engine, question_set, out / "run", progress)
     run = open_run(out / "run")
     reference = open_run(data_path("reference"))
-    smoothed = {q: smooth_question(run, q, METHOD) for q in run.collected_ids}
-    run.save_curves(METHOD, pd.concat([curve_table(s) for s in smoothed.values()], ignore_index=True))
-    forks = {q: fork_table(run, s) for q, s in smoothed.items()}
-    run.save_forks(METHOD, pd.concat(list(forks.values()), ignore_index=True))
+    smoothed = {(q, m): smooth_question(run, q, m) for q in collected(run) for m in METHODS}
+    forks = {key: fork_table(run, s) for key, s in smoothed.items()}
+    for method in METHODS:
+        ours = [key for key in smoothed if key[1] == method]
+        run.save_curves(method, pd.concat([curve_table(smoothed[k]) for k in ours], ignore_index=True))
+        run.save_forks(method, pd.concat([forks[k] for k in ours], ignore_index=True))
 
     # The base path can differ where another processor rounds otherwise: then there is nothing to compare with.
-    comparable = [q for q in smoothed if _same_base(run, reference, q)]
+    comparable = [q for q in run.collected_ids if _same_base(run, reference, q)]
     scores = None
     if comparable:
         scores = score(
-            run, reference, samples=[SETTINGS.samples], methods=("raw", METHOD), questions=comparable
+            run, reference, samples=[SETTINGS.samples], methods=("raw", *METHODS), questions=comparable
         )
     figure = out / "demo.png"
-    panels = [_panel(run, s, forks[q], reference if q in comparable else None) for q, s in smoothed.items()]
+    panels = [
+        [_panel(run, smoothed[q, m], forks[q, m], reference if q in comparable else None) for m in METHODS]
+        for q in run.collected_ids
+    ]
     save(draw(panels), figure)
     report = out / "report.html"
     write_report(
         report,
         "Forking paths of a small model",
-        f"{run.manifest['engine']['model']}, {len(smoothed)} questions, {SETTINGS.samples} continuations "
-        f"from every {SETTINGS.every}th token, smoothed with the Full Model.",
+        f"{run.manifest['engine']['model']}, {len(panels)} questions, {SETTINGS.samples} continuations from every "
+        f"{SETTINGS.every}th token; smoothed with the published Full Model (full) and with this project's own "
+        "estimator (auto), whose forks are marked below.",
         figure,
-        [_question_report(run, q, forks[q]) for q in smoothed],
+        [_question_report(run, q, forks[q, METHODS[-1]]) for q in run.collected_ids],
         None if scores is None else score_view(scores),
-        "Against the shipped reference: 200 continuations from every token, other seeds. "
-        "TV is the mean total variation (lower is better).",
+        "Against the shipped reference: 200 continuations from every token, other seeds. TV is the mean total "
+        "variation (lower is better); S_eff is the number of independent draws per position that would be as "
+        "accurate.",
     )
     return Demo(summary, run.path, figure, report, scores)
 
@@ -90,6 +101,7 @@ def score_view(scores: pd.DataFrame) -> pd.DataFrame:
         {
             "method": scores["method"],
             "TV": scores["tv"].map("{:.3f}".format),
+            "S_eff": scores["s_eff"].map("{:.1f}".format),
             "log-likelihood": scores["heldout_loglik"].map("{:.3f}".format),
             "band covers": scores["coverage_predictive"].map("{:.0%}".format),
             "continuations": scores["continuations"].map("{:.0f}".format),
@@ -121,7 +133,7 @@ def _panel(run: Run, smoothed: Smoothed, forks: pd.DataFrame, reference: Run | N
 
 def _question_report(run: Run, question_id: str, forks: pd.DataFrame) -> QuestionReport:
     question, base = run.question(question_id), run.base(question_id)
-    at = set(forks["t"])
+    at = {t - 1 for t in forks["t"]}  # the tokens that changed the outcome
     return QuestionReport(
         title=question_id,
         text=question.question,

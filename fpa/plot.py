@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fpa.curves import Smoothed
@@ -56,23 +57,37 @@ def colours(categories: Sequence[str]) -> dict[str, str]:
     }
 
 
-def draw(panels: Sequence[Panel]) -> Figure:
-    """One figure with a set of axes for each panel, and one legend.
+def draw(rows: Sequence[Sequence[Panel]]) -> Figure:
+    """One figure with a set of axes for each panel, row by row, and one legend.
 
     The smoothed curve is a line with its 90 % band, raw shares are dots, the reference is dashed.
     """
+    wide = max(len(row) for row in rows)
     figure, axes = plt.subplots(
-        len(panels), 1, figsize=(7.2, 0.6 + 2.3 * len(panels)), squeeze=False, layout="constrained"
+        len(rows),
+        wide,
+        figsize=(7.2 if wide == 1 else 4.6 * wide, 0.6 + 2.2 * len(rows)),
+        squeeze=False,
+        layout="constrained",
+        sharey=True,
     )
-    for ax, panel in zip(axes[:, 0], panels, strict=True):
-        _draw_panel(ax, panel)
-    axes[-1, 0].set_xlabel("position in the base path (tokens)")
+    for row, panels in zip(axes, rows, strict=True):
+        for ax, panel in zip(row, panels, strict=True):
+            _draw_panel(ax, panel)
+        row[0].set_ylabel("share of outcomes")
     handles: dict[str, Artist] = {}
-    for ax in axes[:, 0]:
+    for ax in axes.flat:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(str(label), handle)
+    for ax in axes[-1]:
+        ax.set_xlabel("position in the base path (tokens)")
     figure.legend(
-        list(handles.values()), list(handles), loc="outside upper center", ncols=5, frameon=False, fontsize=8
+        list(handles.values()),
+        list(handles),
+        loc="outside upper center",
+        ncols=min(len(handles), 8 if wide > 1 else 5),
+        frameon=False,
+        fontsize=8,
     )
     return figure
 
@@ -98,7 +113,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
     stride = np.diff(observed.positions)
     spacing = f", N={int(np.median(stride))}" if stride.size else ""
     ax.plot([], [], "o", color="0.3", ms=3.2, label="raw share")
-    ax.plot([], [], "-", color="0.3", lw=1.8, label=f"{panel.smoothed.method}, 90 % band")
+    ax.plot([], [], "-", color="0.3", lw=1.8, label="smoothed, 90 % band")
     if panel.reference is not None:
         ax.plot([], [], "--", color="0.3", lw=1.0, label=panel.reference.label)
     for position, text in panel.forks:
@@ -107,10 +122,15 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
             _one_line(text), (position, 1.0), xytext=(2, -2), textcoords="offset points",
             fontsize=7, rotation=90, va="top", color="0.25",
         )  # fmt: skip
-    ax.set(xlim=(grid[0] - 0.5, grid[-1] + 0.5), ylim=(-0.02, 1.02), ylabel="share of outcomes")
+    ax.set(xlim=(grid[0] - 0.5, grid[-1] + 0.5), ylim=(-0.02, 1.02))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
     correct = f"   correct: {panel.answer}" if panel.answer else ""
-    ax.set_title(_escape(f"{panel.title}   {samples}{spacing}{correct}"), fontsize=9, loc="left")
+    ax.set_title(
+        _escape(f"{panel.title}   {panel.smoothed.method}, {samples}{spacing}{correct}"),
+        fontsize=9,
+        loc="left",
+    )
 
 
 def save(figure: Figure, path: Path) -> None:

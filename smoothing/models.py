@@ -13,10 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from smoothing.auto import fit_auto
+from smoothing.bayes import fit_bayes
 from smoothing.costs import FloatArray, IntArray, make_cost
+from smoothing.martingale import fit_martingale
 from smoothing.observations import Observations
 from smoothing.pelt import check_penalty, check_search, search_many
-from smoothing.pooling import beta_band, normalised, pool, query_positions
+from smoothing.pooling import beta_band, count_band, normalised, pool, query_positions
 from smoothing.tuning import Folds, Segmentations, choose, held_out_score, segmentations
 
 Hyperparameters = Mapping[str, Any]
@@ -99,7 +102,7 @@ class RawFit:
 
     def band(self, positions: ArrayLike, level: float = 0.9) -> tuple[FloatArray, FloatArray]:
         """(T, K) ends of the Beta intervals of 1/K + counts at the observed positions, interpolated like the curve."""
-        lower, upper = beta_band(1.0 / self.counts.shape[1] + self.counts, level)
+        lower, upper = count_band(self.counts, level)
         return self._interpolated(lower, positions), self._interpolated(upper, positions)
 
     def _interpolated(self, values: FloatArray, positions: ArrayLike) -> FloatArray:
@@ -204,6 +207,9 @@ MODELS: dict[str, Model] = {
     "kernel": fit_kernel,
     "segment": fit_segment,
     "full": fit_full,
+    "martingale": fit_martingale,
+    "bayes": fit_bayes,
+    "auto": fit_auto,
 }
 
 

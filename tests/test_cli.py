@@ -58,8 +58,8 @@ def test_the_pipeline_in_json(collected: Path, capsys, monkeypatch, tmp_path: Pa
         "--out", str(tmp_path / "scores.parquet"),
     )  # fmt: skip
     assert code == 0
-    assert {row["method"] for row in json.loads(said)} == {"raw", "full"}
-    assert len(pd.read_parquet(tmp_path / "scores.parquet")) == 2
+    assert {row["method"] for row in json.loads(said)} == {"raw", "full", "auto"}
+    assert len(pd.read_parquet(tmp_path / "scores.parquet")) == 3
 
     figure = tmp_path / "q.svg"
     code, said, _ = run(capsys, monkeypatch, "plot", str(collected), "demo-01", "--out", str(figure))
