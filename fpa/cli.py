@@ -93,8 +93,8 @@ def collect(
     strategy: Annotated[
         str,
         typer.Option(
-            help="grid: free continuations. branches: each likely next token. stratified: divergences, placed by "
-            "formula. adaptive: divergences in rounds, placed where they tell most."
+            help="grid: free continuations. branches: each likely next token. stratified: divergences, placed "
+            "by formula. adaptive: divergences in rounds, placed where they tell most."
         ),
     ] = "grid",
     every: Annotated[int, typer.Option(help="N: resample at every N-th token or sentence.")] = 1,
