@@ -12,7 +12,15 @@ from typing import Protocol
 import numpy as np
 
 from fpa.answers import closing_phrase, extract_answer, readout_candidates
-from fpa.engines.base import Completion, Continuation, Engine, EngineError, EngineStopped, Request
+from fpa.engines.base import (
+    Completion,
+    Continuation,
+    Engine,
+    EngineError,
+    EngineStopped,
+    LooksAhead,
+    Request,
+)
 from fpa.positions import sentence_of_tokens
 from fpa.prompts import messages, prompt_style
 from fpa.questions import QuestionSet
@@ -186,9 +194,29 @@ class _Collection:
         for completion in self.engine.sample(requests):
             self.receive(completion)
 
+    def announced(self) -> Iterator[tuple[int, Question]]:
+        """The questions in order; an engine that can begin base paths early is told of the next few."""
+        questions = self.questions.questions
+        told = 0
+        for index, question in enumerate(questions):
+            if isinstance(self.engine, LooksAhead):
+                for coming in questions[told : index + 1 + self.engine.ahead]:
+                    self.announce(self.engine, coming)
+                told = max(told, index + 1 + self.engine.ahead)
+            yield index, question
+
+    def announce(self, engine: LooksAhead, question: Question) -> None:
+        """Have the engine begin a base path, unless it is on disk."""
+        if self.writer.base(question.question_id) is None:
+            try:
+                prompt_ids = self.engine.encode_chat(messages(question, self.style))
+            except EngineError:
+                return  # it fails again, and is recorded, in its turn
+            engine.expect(prompt_ids, self.settings.base_tokens, self.settings.temperature)
+
     def all_requests(self, strategy: Strategy) -> Iterator[Request]:
         """Requests of all unfinished units, question by question; base paths are computed on the way."""
-        for index, question in enumerate(self.questions.questions):
+        for index, question in self.announced():
             asked = self.ask(question)
             if asked is not None:
                 yield from self.requests(asked, list(strategy.units(index, asked.base, self.settings)))
@@ -201,7 +229,7 @@ class _Collection:
         """
         asked: dict[str, _Asked] = {}
         known: dict[str, Known] = {}
-        for index, question in enumerate(self.questions.questions):
+        for index, question in self.announced():
             put = self.ask(question)
             if put is not None:
                 asked[question.question_id] = put

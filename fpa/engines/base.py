@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +122,20 @@ class Engine(Protocol):
     def __enter__(self) -> Engine: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """An engine that can begin base paths while it does other work.
+
+    Attributes:
+        ahead: how many base paths it wants to be told of in advance.
+    """
+
+    ahead: int
+
+    def expect(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> None:
+        """Begin a base path that ``greedy`` will be asked for soon; errors are raised there."""
 
 
 def pieces_by_prefix(decode: Callable[[Sequence[int]], str], token_ids: Sequence[int]) -> tuple[str, ...]:

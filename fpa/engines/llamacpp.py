@@ -106,7 +106,7 @@ class LlamaCppEngine:
         address = urlsplit(self._server.listening_address)
         self._host, self._port = address.hostname or "127.0.0.1", address.port
         self._connections = threading.local()
-        self._parallel = parallel
+        self._parallel = self.at_once = parallel
         self._deterministic = deterministic
         meta = self._get("/v1/models")["data"][0]["meta"]
         self._bos = self._post("/tokenize", {"content": "", "add_special": True})["tokens"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
@@ -136,7 +136,11 @@ class OpenAIEngine:
             vocabulary=vocabulary,
             reproducible=False,
         )
-        self._at_once = in_flight * len(urls)
+        self._in_flight = in_flight * len(urls)
+        self.at_once = self._in_flight * self._chunk
+        self.ahead = min(8, self._in_flight)
+        self._early = ThreadPoolExecutor(self.ahead, thread_name_prefix="fpa-base")
+        self._expected: dict[Any, Future[GreedyPath]] = {}
 
     # --- connecting
 
@@ -295,9 +299,19 @@ class OpenAIEngine:
         )
         return result
 
+    def expect(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> None:
+        """Begin a base path that ``greedy`` will be asked for soon."""
+        asked = (tuple(prompt_ids), max_tokens, temperature)
+        if asked not in self._expected:
+            self._expected[asked] = self._early.submit(self._greedy, *asked)
+
     def greedy(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> GreedyPath:
         """The greedy path; see the contract in ``fpa.engines.base``."""
-        prompt = tuple(prompt_ids)
+        asked = (tuple(prompt_ids), max_tokens, temperature)
+        begun = self._expected.pop(asked, None)
+        return self._greedy(*asked) if begun is None else begun.result()
+
+    def _greedy(self, prompt: tuple[int, ...], max_tokens: int, temperature: float) -> GreedyPath:
         check_room(len(prompt), max_tokens, self.info.context_length)
         ends = tuple(sorted(self.end_ids))
         [choice] = self._ask(Ask(prompt, 1, 0, 0.0, max_tokens, end_ids=ends, listed=self._listed))
@@ -344,7 +358,7 @@ class OpenAIEngine:
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Completions as they finish, over all servers."""
-        return sample_in_threads(requests, self._complete, chunk=self._chunk, in_flight=self._at_once)
+        return sample_in_threads(requests, self._complete, chunk=self._chunk, in_flight=self._in_flight)
 
     def _complete(self, request: Request, first: int, draws: int) -> list[Continuation]:
         check_room(len(request.prefix_ids), request.max_tokens, self.info.context_length)
@@ -385,6 +399,7 @@ class OpenAIEngine:
     def close(self) -> None:
         """Let go of the servers."""
         self._servers.close()
+        self._early.shutdown(wait=False, cancel_futures=True)
 
     def __enter__(self) -> OpenAIEngine:
         return self

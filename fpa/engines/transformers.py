@@ -76,7 +76,7 @@ class TransformersEngine:
             )
             self._model.to(self._device).eval()
         self._cache_class = transformers.DynamicCache
-        self._parallel = parallel
+        self._parallel = self.at_once = parallel
         limit = int(getattr(self._model.config, "max_position_embeddings", 0)) or 2048
         self.info = EngineInfo(
             name="transformers",

@@ -29,6 +29,7 @@ from fpa.signals import NotEnoughListed, next_token_distribution
 
 FIRST_LISTED = 1000  # log-probabilities asked for at first; all of them where these leave mass out
 QUEUED = 4  # draws in flight, as multiples of what runs at once: enough that the batch never runs dry
+AHEAD = 8  # base paths begun early: each is computed along with whatever else is in flight
 MOST_CANDIDATES = 128  # token ids whose log-probabilities vLLM gives at once
 ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -121,7 +122,9 @@ class VllmEngine:
             )
         self._engine = self._llm.llm_engine
         settings = self._engine.vllm_config
-        self._at_once = 1 if deterministic else QUEUED * int(settings.scheduler_config.max_num_seqs)
+        self.at_once = 1 if deterministic else QUEUED * int(settings.scheduler_config.max_num_seqs)
+        self.ahead = 0 if deterministic else AHEAD
+        self._expected: dict[tuple[tuple[int, ...], int], str] = {}
         self._draws: dict[str, int] = {}  # request in flight -> its draws
         self._finished: dict[str, Any] = {}
         self._number = 0
@@ -161,11 +164,28 @@ class VllmEngine:
 
     # --- generation
 
+    def expect(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> None:
+        """Begin a base path that ``greedy`` will be asked for soon."""
+        asked = (tuple(prompt_ids), max_tokens)
+        if self.ahead and asked not in self._expected:
+            try:
+                self._expected[asked] = self._begin(*asked)
+            except EngineStopped:
+                raise
+            except EngineError:
+                return  # it fails again when greedy asks
+
+    def _begin(self, prompt: tuple[int, ...], max_tokens: int) -> str:
+        listed = min(FIRST_LISTED, self.info.vocabulary)
+        return self._submit(
+            prompt, {"temperature": 0.0, "max_tokens": max_tokens, "logprobs": listed, "detokenize": False}
+        )
+
     def greedy(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> GreedyPath:
         """The greedy path; see the contract in ``fpa.engines.base``."""
         prompt = tuple(prompt_ids)
-        listed = min(FIRST_LISTED, self.info.vocabulary)
-        [answer] = self._run([(prompt, {"temperature": 0.0, "max_tokens": max_tokens, "logprobs": listed})])
+        begun = self._expected.pop((prompt, max_tokens), None)
+        [answer] = self._answers([begun or self._begin(prompt, max_tokens)])
         [output] = answer.outputs
         ids = tuple(output.token_ids)
         distributions: list[Distribution | None] = []
@@ -203,7 +223,7 @@ class VllmEngine:
         exhausted = False
         try:
             while True:
-                while not exhausted and sum(self._draws.values()) < self._at_once:
+                while not exhausted and sum(self._draws.values()) < self.at_once:
                     request = next(source, None)
                     if request is None:
                         exhausted = True
@@ -262,6 +282,14 @@ class VllmEngine:
         try:
             for prefix, params in asked:
                 names.append(self._submit(prefix, {"detokenize": False, **params}))
+        except BaseException:
+            self._drop(names)
+            raise
+        return self._answers(names)
+
+    def _answers(self, names: Sequence[str]) -> list[Any]:
+        """The answers to requests in flight, once all are there."""
+        try:
             while any(name not in self._finished for name in names):
                 self._step()
         except BaseException:
