@@ -22,7 +22,9 @@ from pathlib import Path
 from fpa.collect import collect
 from fpa.demo import SETTINGS
 from fpa.engines.base import Completion, Request
-from fpa.engines.llamacpp import SAMPLING, LlamaCppEngine, split
+from fpa.engines.dialects import LLAMA_SAMPLING as SAMPLING
+from fpa.engines.llamacpp import LlamaCppEngine
+from fpa.engines.threads import split
 from fpa.questions import load_questions
 
 
@@ -73,7 +75,8 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=4)
     parser.add_argument("--single", type=int, default=40, help="continuations of the one-at-a-time part")
     options = parser.parse_args()
-    settings = replace(SETTINGS, samples=options.samples, every=options.every)
+    # Readouts are requests of their own, which the ceiling does not make.
+    settings = replace(SETTINGS, samples=options.samples, every=options.every, readout=False)
     questions = load_questions("demo", limit=options.questions)
     with LlamaCppEngine("demo") as engine, tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(engine)

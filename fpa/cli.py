@@ -157,7 +157,8 @@ def collect(
     settings = Settings(
         strategy=strategy, every=every, unit=unit, samples=samples, temperature=temperature,
         base_tokens=base_tokens, rollout_tokens=rollout_tokens, stop=tuple(stop or ()), seed=seed,
-        top_k=top_k, min_p=min_p, budget=budget, target_error=target_error, readout=readout, prompt=prompt or ("demo" if model == "demo" else "published"),
+        top_k=top_k, min_p=min_p, budget=budget, target_error=target_error, readout=readout,
+        prompt=prompt or ("demo" if model == "demo" else "published"),
         keep_text=keep_text, keep_ids=keep_ids,
     )  # fmt: skip
     question_set = load_questions(questions, limit=limit)

@@ -20,7 +20,9 @@ from fpa.signals import COVERAGE, next_token_distribution
 
 pytest.importorskip("xllamacpp", reason="the embedded engine is not installed (extra: local)")
 
-from fpa.engines.llamacpp import SAMPLING, LlamaCppEngine, demo_model, split
+from fpa.engines.dialects import LLAMA_SAMPLING as SAMPLING
+from fpa.engines.llamacpp import LlamaCppEngine, demo_model
+from fpa.engines.threads import split
 
 try:
     demo_model()
@@ -195,5 +197,5 @@ def test_a_killed_collection_resumes_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_next_token_distribution_needs_enough_tokens() -> None:
     flat = np.log(np.full(20, 1 / 1000))
-    with pytest.raises(ValueError, match="cover 0.02"):
+    with pytest.raises(ValueError, match=r"cover 0\.02"):
         next_token_distribution(np.arange(20), flat, 1.0, 1000)

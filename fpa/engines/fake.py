@@ -28,24 +28,22 @@ from fpa.records import LETTERS
 from fpa.signals import next_token_distribution
 
 BEGIN, END = 0, 1
-WORDS = tuple(
-    [
-        "so",
-        "then",
-        "but",
-        "hence",
-        "also",
-        "maybe",
-        "now",
-        "first",
-        "next",
-        "thus",
-        "perhaps",
-        "wait",
-        "clearly",
-        "because",
-        "both",
-    ]
+WORDS = (
+    "so",
+    "then",
+    "but",
+    "hence",
+    "also",
+    "maybe",
+    "now",
+    "first",
+    "next",
+    "thus",
+    "perhaps",
+    "wait",
+    "clearly",
+    "because",
+    "both",
 )
 CLOSING = (". The", " answer", " is", " (")
 VOCABULARY = ("<s>", "</s>", *(f" {word}" for word in WORDS), *CLOSING, *LETTERS, ").", "\n", "?")
