@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Speed is for benchmarks: no example fails for having been slow on a busy machine.
+settings.register_profile("fpa", deadline=None)
+settings.load_profile("fpa")
 
 ROOT = Path(__file__).resolve().parent.parent
 
