@@ -47,8 +47,8 @@ _WORDS = {
     "remains stands reads est sont ist sind es son sera será sarà "
     "是 为 為 应 應 应为 應為 应是 应该 應該 应当 必须 即 は が を 은 는 이 가",
     "m": "might may could can seems seem appears appear",
-    "x": "not never n't neither nor cannot without except excluding hardly rarely isn't wasn't aren't weren't "
-    "can't couldn't wouldn't won't shouldn't mustn't doesn't don't didn't ain't nicht kein pas 不 非 没 "
+    "x": "doubt doubtful not never n't neither nor cannot without except excluding hardly rarely isn't wasn't "
+    "aren't weren't can't couldn't wouldn't won't shouldn't mustn't doesn't don't didn't ain't nicht kein pas 不 非 没 "
     "不是 并非 並非 不为 不為 不选 不選 不应 不能",
     "X": "ではない ではなく ではありません じゃない じゃなく でなく 가아니라 이아니라 아니라 아니다 아닙니다",
     "p": "it that this which these those there",
@@ -88,6 +88,7 @@ _PHRASES = {
         "anything but",
         "far from",
         "no longer",
+        "no way",
     ),
     "none": (
         r"none of (?:the )?(?:above|these|those|them|options|choices|listed|others)(?: (?:options|choices|answers))?",
@@ -110,6 +111,7 @@ _PHRASES = {
     "j": ("as well as", "along with", "and/or", "or else"),
     "v": ("turns? out to be", "comes? out (?:to be|as)", "has to be", "have to be", "ought to be"),
     "b": ("at first", "first thought", "first guess", "first instinct"),
+    "h": (r"let(?:'s| us) say",),
     "g": (r"e\.g\.", r"such as"),
     "n": (r"ans\.",),
     "f": (r"i\.e\.", r"of course", r"in fact", r"for sure", r"without (?:a )?doubt", r"no doubt"),

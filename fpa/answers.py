@@ -26,7 +26,7 @@ from fpa.thoughts import closing_tag, split_thoughts
 
 _ENDS = ".?\n¶"
 _FILLERS = "fdcnNpvmies:,-(=~"
-_SENTENCE_FILLERS = "skfdcnNipv,:-(=~"
+_SENTENCE_FILLERS = "skfdcnNipv,:-(=~✓"
 _NEGATIONS = "xq"
 
 
@@ -141,7 +141,7 @@ def _key(choices: tuple[str, ...]) -> _Key:
 def _wording(part: list[Token], option: int) -> _Wording:
     words = tuple(token.word.lower() for token in part)
     letters = [character for word in words for character in word if character.isalpha()]
-    telling = len(letters) >= 4 or any(ord(letter) > 0x2E80 for letter in letters[1:])
+    telling = len(letters) >= 4 or len(words) >= 3 or any(ord(letter) > 0x2E80 for letter in letters[1:])
     return _Wording(words, " ".join(token.exact for token in part), option, telling)
 
 
@@ -156,6 +156,7 @@ _NEXT_QUESTION = re.compile(
     rf"^[ \t>#*_\-]{{0,8}}(?:(?:next|new|another|second|follow-?up)[ \t]{{1,3}})?"
     rf"(?:question|q|问题|題目|题目|问|質問|問題|문제|pregunta|frage){_NUMBERED}[ \t*_]{{0,4}}(?:[:.)]|$)"
     rf"|^[ \t>#*_\-]{{0,8}}(?:human|user|student|### ?instruction)[ \t*_]{{0,4}}:"
+    r"|^(?-i:user|human)$"
     rf"|(?-i:\bQuestion{_NUMBERED}[ \t]{{0,3}}:|\bQ\d{{0,3}}:(?=\s))"
     rf"|\b(?:next|another|a new) question\b[^.?\n]{{0,40}}:",
     re.IGNORECASE | re.MULTILINE,
@@ -262,7 +263,19 @@ _CLAUSE_END = re.compile("[.?\n¶;]")
 _LONGEST_LIST = 20
 _PLURAL = {"are", "were", "aren't", "weren't", "have", "must", "should", "can't", "cannot", "都"}
 _REPORTED = {"think", "say", "believe", "argue", "guess", "assume", "expect", "conclude", "answer", "suppose"}
-_BRIDGES = {"case", "true", "think", "believe", "say", "mean", "clear", "certain", "sure", "necessarily"}
+_BRIDGES = {
+    "case",
+    "true",
+    "think",
+    "believe",
+    "say",
+    "mean",
+    "clear",
+    "certain",
+    "sure",
+    "necessarily",
+    "to",
+}
 
 
 class _Reader:
@@ -679,7 +692,7 @@ class _Reader:
     def _verdicts(self) -> Iterator[_Event]:
         """ "(B) is correct", "only D is the answer", "A and B are wrong"."""
         starts = sorted(set(self.labels) | set(self.texts))
-        past = 0
+        past, refuted = 0, False
         for i in starts:
             if i < past:
                 continue
@@ -687,13 +700,28 @@ class _Reader:
             if options is None:
                 continue
             past = options.end
-            if not options.options or options.listed:
+            if not options.options or options.listed or self._compounded(options):
                 continue
             verdict = self.predicate(options.end)
+            if (
+                verdict is None
+                and refuted
+                and self.kind(options.end) == "v"
+                and self.kind(options.end + 1) in _ENDS
+            ):
+                verdict = 1  # "neither is correct; (C) is."
             if verdict is None or self._unreal(self._phrase_start(i)) or self._asked(options.end):
                 continue
-            denied = verdict == -1 or self._negated_before(self._phrase_start(i))
+            denied = refuted = verdict == -1 or self._negated_before(self._phrase_start(i))
             yield _Event(i, options.options, denied=denied)
+
+    def _compounded(self, options: _Options) -> bool:
+        """Whether a bare letter is the second half of a name, as in "vitamin C"."""
+        if options.marked or not options.labels or self.kind(options.start - 1) != "u":
+            return False
+        word = self.tokens[options.start - 1].word
+        verb = word.endswith(("s", "ing", "ly")) or self.kind(options.start - 2) == "i"
+        return word.isascii() and word.isalpha() and not verb
 
     def _sentences(self) -> Iterator[_Event]:
         """Sentences and lines that hold nothing but options and words of conclusion: "So (B).", "**C**"."""
@@ -759,7 +787,7 @@ class _Reader:
     def _negated_before(self, start: int) -> bool:
         """Whether a clause like "I don't think that" stands before token ``start``."""
         for t in range(start - 1, max(start - 7, -1), -1):
-            if self.kind(t) in _NEGATIONS:
+            if self.kind(t) in "xqw":
                 return True
             if self.kind(t) not in "pfdi" and self.tokens[t].word not in _BRIDGES:
                 return False
@@ -846,19 +874,24 @@ class _Reader:
         """The only option named by its full text; or by the last sentence, if it concludes.
 
         A text too short to be telling ("12") counts where a sentence ends with it as a value: "the sum is 12".
+        Texts behind their own labels do not count where several are: they only restate the options.
         """
         everywhere: set[frozenset[int]] = set()
         values: set[frozenset[int]] = set()
         concluded: set[frozenset[int]] = set()
-        for start, end in self._statements():
+        statements = list(self._statements())
+        restated = {self.texts[t][1] for t in self.texts if self._restates(t)}
+        for start, end in statements:
+            last = (start, end) == statements[-1]
             named = set()
             for t in self._mentions(start, end):
                 options, past = self.texts[t][1], self.texts[t][0]
-                if self._in_denial(t, start, end):
+                if self._in_denial(t, start, end) or (len(restated) > 1 and self._restates(t)):
                     continue
                 if self.telling[t]:
                     named.add(options)
-                if self.kind(t - 1) in "v=" and past >= end - 1:
+                final = last and self.kind(t) == "0"
+                if past >= end - 1 and (final or self.kind(t - 1) in "v="):
                     values.add(options)
             everywhere |= named
             concluded = named if "s" in self.kinds[start:end] else set()
@@ -866,6 +899,13 @@ class _Reader:
             if len(candidates) == 1:
                 return next(iter(candidates))
         return _NOTHING
+
+    def _restates(self, t: int) -> bool:
+        """Whether the text at ``t`` tells what its own label stands for: "A is Mercury", "A) Mercury"."""
+        at = t - 1
+        while at > t - 3 and self.kind(at) in "v=).:-":
+            at -= 1
+        return self.labels.get(at, -1) in self.texts[t][1]
 
     def _statements(self) -> Iterator[tuple[int, int]]:
         """The token spans of sentences that ask and suppose nothing."""
@@ -878,7 +918,7 @@ class _Reader:
 
     def _in_denial(self, t: int, start: int, end: int) -> bool:
         before = re.split("[,;t]", self.kinds[max(start, t - 40) : t])[-1]
-        after = re.split("[,;t]", self.kinds[self.texts[t][0] : min(end, t + 40)])[0]
+        after = re.split("[,;t]|j(?=x)", self.kinds[self.texts[t][0] : min(end, t + 40)])[0]
         return bool(set(before + after) & set("xqXwg"))
 
     # -- judgement
