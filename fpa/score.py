@@ -282,7 +282,9 @@ def _measures(fitted: Fit, grid: IntArray, target: _Target, counts: IntArray) ->
             f"forks_right@{name}": forks.right,
             f"forks_reference@{name}": forks.reference,
             f"forks_recalled@{name}": forks.recalled,
-            f"fork_ap@{name}": average_precision(step if speaks is None else speaks, true.at),
+            f"fork_ap@{name}": average_precision(step if speaks is None else speaks, true.at)
+            if true.count
+            else np.nan,
         }
     return out
 
