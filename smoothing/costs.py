@@ -8,6 +8,7 @@ it in ``smoothing.segment``, which runs compiled and finds the same breakpoints.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,23 +59,20 @@ def _xlogx(n: int) -> float:
 def _multinomial_row(
     counts: IntArray, xlogx: FloatArray, end: int, first: int, stop: int, out: FloatArray
 ) -> None:
-    """out[t] = n ln n - sum_k n_k ln n_k of segment [t, end) for first <= t < stop, from tables."""
+    """out[t - first] = n ln n - sum_k n_k ln n_k of segment [t, end) for first <= t < stop, from tables."""
     categories = counts.shape[0] - 1
-    total = counts[categories, end]
-    if xlogx.size:
-        for t in range(first, stop):
-            out[t] = xlogx[np.uint64(total - counts[categories, t])]
-        for k in range(categories):
-            total = counts[k, end]
-            for t in range(first, stop):
-                out[t] -= xlogx[np.uint64(total - counts[k, t])]
-    else:
-        for t in range(first, stop):
-            out[t] = _xlogx(total - counts[categories, t])
-        for k in range(categories):
-            total = counts[k, end]
-            for t in range(first, stop):
-                out[t] -= _xlogx(total - counts[k, t])
+    for row in range(categories, -1, -1):
+        sign = 1.0 if row == categories else -1.0
+        if row == categories:
+            out[:] = 0.0
+        total = counts[row, end]
+        before = counts[row, first:stop]
+        if xlogx.size:
+            for i in range(before.size):
+                out[i] += sign * xlogx[np.uint64(total - before[i])]
+        else:
+            for i in range(before.size):
+                out[i] += sign * _xlogx(total - before[i])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -92,59 +90,65 @@ def _multinomial(counts: IntArray, start: int, end: int) -> float:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _logit_linear_row(moments: FloatArray, end: int, first: int, stop: int, out: FloatArray) -> None:
-    """out[t] = weighted residual sum of squares of a line per category in segment [t, end)."""
-    for t in range(first, stop):
-        out[t] = 0.0
+    """out[t - first] = weighted residual sum of squares of a line per category in segment [t, end)."""
+    out[:] = 0.0
     for k in range(moments.shape[0]):
-        m = moments[k]
-        w_end, x_end, xx_end, y_end, xy_end, yy_end = (
-            m[0, end],
-            m[1, end],
-            m[2, end],
-            m[3, end],
-            m[4, end],
-            m[5, end],
+        w_end, x_end, xx_end = moments[k, 0, end], moments[k, 1, end], moments[k, 2, end]
+        y_end, xy_end, yy_end = moments[k, 3, end], moments[k, 4, end], moments[k, 5, end]
+        w_before, x_before, xx_before = (
+            moments[k, 0, first:stop],
+            moments[k, 1, first:stop],
+            moments[k, 2, first:stop],
         )
-        for t in range(first, stop):
-            w = w_end - m[0, t]
-            x = x_end - m[1, t]
-            xx = xx_end - m[2, t]
-            y = y_end - m[3, t]
-            xy = xy_end - m[4, t]
-            yy = yy_end - m[5, t]
+        y_before, xy_before, yy_before = (
+            moments[k, 3, first:stop],
+            moments[k, 4, first:stop],
+            moments[k, 5, first:stop],
+        )
+        for i in range(out.size):
+            w = w_end - w_before[i]
+            x = x_end - x_before[i]
+            xx = xx_end - xx_before[i]
+            y = y_end - y_before[i]
+            xy = xy_end - xy_before[i]
+            yy = yy_end - yy_before[i]
             determinant = w * xx - x * x
             slope = (w * xy - x * y) / determinant if determinant > 1e-12 else 0.0
             level = (y - slope * x) / w
-            out[t] += max(yy - level * y - slope * xy, 0.0)
+            out[i] += max(yy - level * y - slope * xy, 0.0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _l2_row(moments: FloatArray, end: int, first: int, stop: int, out: FloatArray) -> None:
-    """out[t] = sum of squared deviations from the mean in segment [t, end).
+    """out[t - first] = sum of squared deviations from the mean in segment [t, end).
 
     One division of whole numbers: exact ties stay ties. The last row of ``moments`` holds the squares.
     """
     categories = moments.shape[0] - 1
-    for t in range(first, stop):
-        out[t] = 0.0
+    out[:] = 0.0
     for k in range(categories):
-        for t in range(first, stop):
-            difference = moments[k, 0, end] - moments[k, 0, t]
-            out[t] += difference * difference
-    for t in range(first, stop):
-        squares = moments[categories, 0, end] - moments[categories, 0, t]
-        out[t] = max(((end - t) * squares - out[t]) / (end - t), 0.0)
+        total = moments[k, 0, end]
+        before = moments[k, 0, first:stop]
+        for i in range(before.size):
+            difference = total - before[i]
+            out[i] += difference * difference
+    total = moments[categories, 0, end]
+    before = moments[categories, 0, first:stop]
+    for i in range(before.size):
+        length = float(end - first - i)
+        out[i] = max((length * (total - before[i]) - out[i]) / length, 0.0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def cost_row(tables: Tables, end: int, first: int, stop: int, out: FloatArray) -> None:
     """out[t] = cost of segment [t, end) for first <= t < stop (stop <= end)."""
+    part = out[first:stop]
     if tables.kind == _MULTINOMIAL:
-        _multinomial_row(tables.counts, tables.xlogx, end, first, stop, out)
+        _multinomial_row(tables.counts, tables.xlogx, end, first, stop, part)
     elif tables.kind == _LOGIT_LINEAR:
-        _logit_linear_row(tables.moments, end, first, stop, out)
+        _logit_linear_row(tables.moments, end, first, stop, part)
     else:
-        _l2_row(tables.moments, end, first, stop, out)
+        _l2_row(tables.moments, end, first, stop, part)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -185,9 +189,13 @@ class CompiledCost(BaseCost):
         Raises:
             ValueError: the counts are not whole non-negative numbers in two dimensions.
         """
-        self.signal = count_table(signal)
-        self.tables = self._tables(self.signal)
-        self._scratch = np.empty(len(self.signal))
+        return self.fit_checked(count_table(signal))
+
+    def fit_checked(self, counts: IntArray) -> CompiledCost:
+        """Take (n, K) counts in that are known to be whole and non-negative."""
+        self.signal = counts
+        self.tables = self._tables(counts)
+        self._scratch = np.empty(len(counts))
         return self
 
     def error(self, start: int, end: int) -> Any:
@@ -212,8 +220,8 @@ class MultinomialCost(CompiledCost):
     def _tables(self, counts: IntArray) -> Tables:
         table = np.vstack([counts.T, counts.sum(axis=1)])
         total = int(table[-1].sum())
-        size = total + 1 if total < _LARGEST_TABLE else 0
-        return Tables(_MULTINOMIAL, _cumulative(table), np.zeros((0, 0, 0)), xlogx_table(size))
+        xlogx = _xlogx_up_to(total.bit_length()) if total < _LARGEST_TABLE else np.zeros(0)
+        return Tables(_MULTINOMIAL, _cumulative(table), np.zeros((0, 0, 0)), xlogx)
 
 
 class LogitLinearCost(CompiledCost):
@@ -309,6 +317,12 @@ def count_table(counts: ArrayLike) -> IntArray:
     if array.sum(dtype=np.float64) > 2.0**53:
         raise ValueError("counts must add up to less than 2**53")
     return np.array(array, dtype=np.int64, order="C")
+
+
+@lru_cache(maxsize=2)
+def _xlogx_up_to(bits: int) -> FloatArray:
+    """n ln n for all n of at most that many bits; the fits of one cross-validation share it."""
+    return np.asarray(xlogx_table(1 << bits))
 
 
 def _cumulative(values: NDArray[Any]) -> NDArray[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 IntArray = NDArray[np.int64]
@@ -13,6 +14,19 @@ FloatArray = NDArray[np.float64]
 
 _LARGEST = 2**53
 """Integers up to here are exact as floating-point numbers; no count or position is allowed beyond."""
+
+
+@njit(cache=True, nogil=True)
+def count_draws(draws: IntArray, edges: IntArray, categories: int) -> IntArray:
+    """(F, n, K) outcome counts of the draws ``edges[f]`` to ``edges[f + 1]`` of (n, S) category indices."""
+    n = draws.shape[0]
+    counts = np.zeros((edges.size - 1, n, categories), dtype=np.int64)
+    for f in range(edges.size - 1):
+        for i in range(n):
+            for s in range(edges[f], edges[f + 1]):
+                if draws[i, s] >= 0:
+                    counts[f, i, draws[i, s]] += 1
+    return counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +91,7 @@ class Observations:
                 f"draws must be category indices from 0 to {len(names) - 1}, or -1 where missing; "
                 f"found {table.min()} to {table.max()}"
             )
-        counts = np.empty((len(places), len(names)), dtype=np.int64)
-        for k in range(len(names)):
-            counts[:, k] = np.count_nonzero(table == k, axis=1)
+        counts = count_draws(table, np.array([0, table.shape[1]]), len(names))[0]
         return cls._checked(places, counts, names, table, grid, step_p, divergence, base_outcome)
 
     @classmethod
@@ -170,7 +182,7 @@ def _integers(values: ArrayLike, name: str) -> IntArray:
             raise ValueError(f"{name} must be whole numbers; found fractions")
     if array.max() > _LARGEST or array.min() < -_LARGEST:
         raise ValueError(f"{name} must lie between -2**53 and 2**53")
-    return np.ascontiguousarray(array, dtype=np.int64)
+    return np.array(array, dtype=np.int64, order="C")
 
 
 def _positions(values: ArrayLike, name: str) -> IntArray:

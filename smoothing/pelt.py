@@ -33,14 +33,57 @@ _NEVER = 1e300
 """Stands for "no segmentation ends here" and for pruned starts: finite, so that kernels stay free of infinities."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "ninf", "nsz"})
+_FAST = {"nnan", "ninf", "nsz"}
+"""No reordering of sums: only what lets a compiler use the vector units for comparisons."""
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+def _least(values: FloatArray) -> float:
+    """Minimum, in eight chains so that comparisons do not wait for each other."""
+    a = b = c = d = e = f = g = h = _NEVER
+    whole = values.size // 8
+    for j in range(whole):
+        i = 8 * j
+        a = values[i] if values[i] < a else a
+        b = values[i + 1] if values[i + 1] < b else b
+        c = values[i + 2] if values[i + 2] < c else c
+        d = values[i + 3] if values[i + 3] < d else d
+        e = values[i + 4] if values[i + 4] < e else e
+        f = values[i + 5] if values[i + 5] < f else f
+        g = values[i + 6] if values[i + 6] < g else g
+        h = values[i + 7] if values[i + 7] < h else h
+    for i in range(8 * whole, values.size):
+        a = values[i] if values[i] < a else a
+    return min(min(min(a, b), min(c, d)), min(min(e, f), min(g, h)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+def _at_most(values: FloatArray, limit: float) -> int:
+    """How many values are at most ``limit``."""
+    number = 0
+    for i in range(values.size):
+        number += values[i] <= limit
+    return number
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+def _doubtful(totals: FloatArray, costs: FloatArray, limit: float, slack: float) -> int:
+    """How many totals lie within ``slack`` of ``limit``; segments of one category cost exactly 0 and are certain."""
+    number = 0
+    for i in range(totals.size):
+        number += (abs(totals[i] - limit) <= slack) & (costs[i] != 0.0)
+    return number
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
 def search_kernel(tables: Tables, n: int, min_size: int, penalties: FloatArray, prune: bool) -> IntArray:
     """Start of the last segment of the best segmentation of the first ``end`` rows, per penalty and ``end``.
 
-    The costs of all segments that end at ``end`` are computed once for all penalties, from tables. Wherever their
-    rounding could matter (for the best start, starts that tie with it, and those at the edge of being pruned), the
-    cost is settled by ``segment_cost``: decisions and sums are those of ruptures with ``error``, which associates
-    F(t) + (C(t, end) + penalty). The earliest of equal starts wins; a pruned start is marked by ``_NEVER``.
+    The costs of all segments that end at ``end`` are computed once for all penalties, from tables. Wherever
+    their rounding could matter (for the best start, starts that tie with it, and those at the edge of being
+    pruned) a cost is settled by ``segment_cost``: decisions and sums are those of ruptures with ``error``,
+    which associates F(t) + (C(t, end) + penalty). The earliest of equal starts wins; a pruned start is marked
+    by ``_NEVER``.
 
     Returns:
         (B, n + 1) starts; -1 where no segmentation ends.
@@ -52,88 +95,97 @@ def search_kernel(tables: Tables, n: int, min_size: int, penalties: FloatArray, 
     admissible = np.full((runs, n + 1), _NEVER)
     starts = np.full((runs, n + 1), -1, dtype=np.int64)
     first = np.zeros(runs, dtype=np.int64)
-    costs = np.empty(n + 1)
-    totals = np.empty(n + 1)
+    all_costs = np.empty(n + 1)
+    all_totals = np.empty(n + 1)
     scratch = np.empty(n + 1)
     settled = np.zeros(n + 1, dtype=np.int64)
     for end in range(min_size, n + 1):
         newest = end - min_size
-        cost_row(tables, end, first.min(), newest + 1, costs)
+        cost_row(tables, end, first.min(), newest + 1, all_costs)
         for b in range(runs):
             penalty = penalties[b]
-            row = admissible[b]
-            row[newest] = best[b, newest]
             begin = first[b]
-            low = _NEVER
-            for t in range(begin, newest + 1):
-                total = row[t] + (costs[t] + penalty)
-                totals[t] = total
-                low = min(low, total)
-            start = begin
+            admissible[b, newest] = best[b, newest]
+            row = admissible[b, begin : newest + 1]
+            costs = all_costs[begin : newest + 1]
+            totals = all_totals[begin : newest + 1]
+            for i in range(row.size):
+                totals[i] = row[i] + (costs[i] + penalty)
+            low = _least(totals)
+            start = 0
             if slack == 0.0:
                 while totals[start] != low:
                     start += 1
             else:
                 near = low + slack
+                left = _at_most(totals, near)
                 low = _NEVER
-                for t in range(begin, newest + 1):
-                    if totals[t] <= near:
-                        if settled[t] != end:
-                            settled[t] = end
-                            costs[t] = segment_cost(tables, t, end, scratch)
-                        totals[t] = row[t] + (costs[t] + penalty)
-                        if totals[t] < low:
-                            low = totals[t]
-                            start = t
-            starts[b, end] = start
+                i = 0
+                while left > 0:
+                    if totals[i] <= near:
+                        left -= 1
+                        if settled[begin + i] != end:
+                            settled[begin + i] = end
+                            costs[i] = segment_cost(tables, begin + i, end, scratch)
+                        totals[i] = row[i] + (costs[i] + penalty)
+                        if totals[i] < low:
+                            low = totals[i]
+                            start = i
+                    i += 1
+            starts[b, end] = begin + start
             best[b, end] = low
             if prune:
                 limit = low + penalty
-                edge = 0
-                if slack > 0.0:
-                    for t in range(begin, newest + 1):
-                        # A segment of one category costs exactly 0 either way.
-                        doubtful = (abs(totals[t] - limit) <= slack) & (costs[t] != 0.0)
-                        edge += doubtful
-                if edge:
-                    for t in range(begin, newest + 1):
-                        if abs(totals[t] - limit) <= slack and settled[t] != end:
-                            settled[t] = end
-                            costs[t] = segment_cost(tables, t, end, scratch)
-                            totals[t] = row[t] + (costs[t] + penalty)
-                for t in range(begin, newest + 1):
-                    row[t] = row[t] if totals[t] <= limit else _NEVER
-                while first[b] < newest and row[first[b]] >= _NEVER:
+                if slack > 0.0 and _doubtful(totals, costs, limit, slack):
+                    for i in range(row.size):
+                        if abs(totals[i] - limit) <= slack and settled[begin + i] != end:
+                            settled[begin + i] = end
+                            costs[i] = segment_cost(tables, begin + i, end, scratch)
+                            totals[i] = row[i] + (costs[i] + penalty)
+                for i in range(row.size):
+                    row[i] = row[i] if totals[i] <= limit else _NEVER
+                while first[b] < newest and admissible[b, first[b]] >= _NEVER:
                     first[b] += 1
     return starts
 
 
-def breakpoints_of(starts: IntArray) -> list[int]:
-    """End indices of the segments, read back from one row of ``search_kernel``'s result."""
-    end = len(starts) - 1
-    ends = [end]
-    while starts[end] > 0:
-        end = int(starts[end])
-        ends.append(end)
-    return ends[::-1]
+@njit(cache=True, nogil=True, error_model="numpy")
+def _read_back(starts: IntArray) -> tuple[IntArray, IntArray]:
+    """End indices of the segments of every row of ``starts``, one row after the other, and where each row begins."""
+    runs, n = starts.shape[0], starts.shape[1] - 1
+    begin = np.zeros(runs + 1, dtype=np.int64)
+    for b in range(runs):
+        end = n
+        while end > 0:
+            begin[b + 1] += 1
+            end = starts[b, end]
+        begin[b + 1] += begin[b]
+    ends = np.empty(begin[runs], dtype=np.int64)
+    for b in range(runs):
+        end = n
+        for place in range(begin[b + 1] - 1, begin[b] - 1, -1):
+            ends[place] = end
+            end = starts[b, end]
+    return ends, begin
 
 
-def search_many(cost: BaseCost, n: int, penalties: Sequence[float], search: str = "pelt") -> list[list[int]]:
-    """Best segmentations of a fitted cost's ``n`` rows, one per penalty, as lists of end indices."""
+def search_many(cost: BaseCost, n: int, penalties: Sequence[float], search: str = "pelt") -> list[IntArray]:
+    """Best segmentations of a fitted cost's ``n`` rows, one per penalty, as end indices."""
+    whole = np.array([n], dtype=np.int64)
     if n < shortest_split(cost):
-        return [[n] for _ in penalties]
+        return [whole for _ in penalties]
     if not isinstance(cost, CompiledCost):
         return [_search_in_python(cost, n, penalty, search) for penalty in penalties]
-    assert cost.tables is not None
     # A penalty of at least the cost of one segment cannot be earned back by any split; the margin is for rounding.
-    whole = float(cost.error(0, n))
-    open_ones = [i for i, penalty in enumerate(penalties) if penalty * (1 - 1e-9) < whole]
-    found = [[n] for _ in penalties]
+    one = float(cost.error(0, n))
+    open_ones = [i for i, penalty in enumerate(penalties) if penalty * (1 - 1e-9) < one]
+    found = [whole for _ in penalties]
     if open_ones:
         wanted = np.array([penalties[i] for i in open_ones], dtype=np.float64)
         starts = search_kernel(cost.tables, n, cost.min_size, wanted, search == "pelt")
-        for i, row in zip(open_ones, starts, strict=True):
-            found[i] = breakpoints_of(row)
+        ends, begin = _read_back(starts)
+        for row, i in enumerate(open_ones):
+            found[i] = ends[begin[row] : begin[row + 1]]
     return found
 
 
@@ -142,11 +194,11 @@ def shortest_split(cost: BaseCost) -> int:
     return 4 if isinstance(cost, MultinomialCost) else max(6, 2 * int(cost.min_size))
 
 
-def _search_in_python(cost: BaseCost, n: int, penalty: float, search: str) -> list[int]:
+def _search_in_python(cost: BaseCost, n: int, penalty: float, search: str) -> IntArray:
     if search == "pelt":
         detector = ruptures.Pelt(custom_cost=cost, min_size=cost.min_size, jump=1)
         detector.n_samples = n
-        return sorted(end for _, end in detector._seg(penalty))
+        return np.array(sorted(end for _, end in detector._seg(penalty)), dtype=np.int64)
     best: dict[int, Any] = {0: 0.0}
     starts = np.full(n + 1, -1, dtype=np.int64)
     for end in range(cost.min_size, n + 1):
@@ -155,7 +207,7 @@ def _search_in_python(cost: BaseCost, n: int, penalty: float, search: str) -> li
         }
         starts[end] = min(totals, key=totals.__getitem__)
         best[end] = totals[int(starts[end])]
-    return breakpoints_of(starts)
+    return np.asarray(_read_back(starts[None, :])[0])
 
 
 def check_search(search: str) -> str:
@@ -209,4 +261,5 @@ def segment(
         )
     detector = make_cost(cost, places)
     detector.fit(table)
-    return search_many(detector, len(table), [check_penalty(penalty)], check_search(search))[0]
+    found = search_many(detector, len(table), [check_penalty(penalty)], check_search(search))[0]
+    return [int(end) for end in found]

@@ -77,12 +77,34 @@ def normalised(alpha: FloatArray) -> FloatArray:
 
 
 def beta_band(alpha: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
-    """Central intervals of the marginals of Dirichlet(alpha), rows of (..., K); 1 and 1 for a single category."""
+    """Central intervals of the marginals of Dirichlet(alpha), for (T, K) weights; 1 and 1 for a single category.
+
+    Runs of equal rows, as flat pools have them, are computed once.
+    """
     tail = (1.0 - check_level(level)) / 2.0
-    rest = alpha.sum(axis=-1, keepdims=True) - alpha
-    if alpha.shape[-1] == 1:
+    if alpha.shape[1] == 1:
         return np.ones_like(alpha), np.ones_like(alpha)
-    return betaincinv(alpha, rest, tail), betaincinv(alpha, rest, 1.0 - tail)
+    changed = np.ones(len(alpha), dtype=bool)
+    changed[1:] = np.any(alpha[1:] != alpha[:-1], axis=1)
+    run = np.cumsum(changed) - 1
+    own = alpha[changed]
+    rest = own.sum(axis=1, keepdims=True) - own
+    return betaincinv(own, rest, tail)[run], betaincinv(own, rest, 1.0 - tail)[run]
+
+
+def count_band(counts: IntArray, level: float) -> tuple[FloatArray, FloatArray]:
+    """``beta_band`` of 1/K + counts: (n, K) counts take few different values, and each is computed once."""
+    categories = counts.shape[1]
+    totals = counts.sum(axis=1, keepdims=True)
+    key = totals * (counts.max(initial=0) + 1) + counts
+    _, where, inverse = np.unique(key, return_index=True, return_inverse=True)
+    count = counts.ravel()[where]
+    alpha = np.stack([count, np.repeat(totals, categories)[where] - count], axis=1).astype(np.float64)
+    alpha += np.array([1.0, categories - 1.0]) / categories
+    if categories == 1:
+        return np.ones(counts.shape), np.ones(counts.shape)
+    lower, upper = beta_band(alpha, level)
+    return lower[inverse, 0].reshape(counts.shape), upper[inverse, 0].reshape(counts.shape)
 
 
 def check_level(level: float) -> float:

@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 from ruptures.base import BaseCost
 
-from smoothing.costs import FloatArray, IntArray, make_cost
-from smoothing.observations import Observations
+from smoothing.costs import CompiledCost, FloatArray, IntArray, make_cost
+from smoothing.observations import Observations, count_draws
 from smoothing.pelt import search_many
 from smoothing.pooling import REACH, normalised, pool
 
@@ -24,18 +24,6 @@ NEAR = 1e-10
 """Relative difference of scores below which candidates are scored again directly."""
 _FOLDS = 5
 _LARGEST_TABLE = 1 << 20
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _fold_kernel(draws: IntArray, edges: IntArray, categories: int) -> IntArray:
-    n = draws.shape[0]
-    counts = np.zeros((edges.size - 1, n, categories), dtype=np.int64)
-    for f in range(edges.size - 1):
-        for i in range(n):
-            for s in range(edges[f], edges[f + 1]):
-                if draws[i, s] >= 0:
-                    counts[f, i, draws[i, s]] += 1
-    return counts
 
 
 def fold_counts(observations: Observations) -> IntArray:
@@ -52,15 +40,27 @@ def fold_counts(observations: Observations) -> IntArray:
         )
     size = draws.shape[1]
     edges = np.linspace(0, size, min(_FOLDS, size) + 1).astype(np.int64)
-    return np.asarray(_fold_kernel(draws, edges, len(observations.categories)))
+    return np.asarray(count_draws(draws, edges, len(observations.categories)))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _log_likelihood(alpha: FloatArray, held: FloatArray) -> float:
     """Log-likelihood of held-out counts under alpha / sum(alpha), floored and renormalised."""
     total = 0.0
+    least = alpha[0]
+    draws = 0.0
     for k in range(alpha.size):
         total += alpha[k]
+        least = min(least, alpha[k])
+        draws += held[k]
+    if least >= FLOOR * total and draws <= 32.0:
+        # Few enough factors of at least 1e-9 for one logarithm of their product, which cannot underflow.
+        product = 1.0
+        for k in range(alpha.size):
+            p = alpha[k] / total
+            for _ in range(int(held[k])):
+                product *= p
+        return np.log(product)
     norm = 0.0
     for k in range(alpha.size):
         norm += max(alpha[k] / total, FLOOR)
@@ -92,7 +92,6 @@ def _kernel_scores(
     columns = folds * categories
     scores = np.zeros((bandwidths.size, folds, width))
     prefix = np.zeros((n + 1, columns))
-    running = np.empty(columns)
     alpha = np.empty(categories)
     prior = 1.0 / categories
     place = np.empty((folds, width), dtype=np.int64)
@@ -106,17 +105,16 @@ def _kernel_scores(
                 low += 1
             while high < n and positions[high] - positions[i] <= reach:
                 high += 1
-            running[:] = 0.0
             prefix[low] = 0.0
             for j in range(low, high):
                 gap = abs(positions[i] - positions[j])
-                if gap < weights.shape[1]:
-                    weight = weights[h, gap]
-                else:
-                    weight = np.exp(-0.5 * (gap / bandwidths[h]) ** 2)
+                listed = gap < weights.shape[1]
+                weight = weights[h, gap] if listed else np.exp(-0.5 * (gap / bandwidths[h]) ** 2)
+                before = prefix[j]
+                after = prefix[j + 1]
+                data = train[j]
                 for c in range(columns):
-                    running[c] += weight * train[j, c]
-                    prefix[j + 1, c] = running[c]
+                    after[c] = before[c] + weight * data[c]
             for f in range(folds):
                 last_start = -1
                 last_stop = -1
@@ -191,24 +189,26 @@ class Segmentations:
     index: IntArray
 
     @classmethod
-    def gather(cls, found: Sequence[Sequence[Sequence[int]]]) -> Segmentations:
+    def gather(cls, found: Sequence[Sequence[IntArray]]) -> Segmentations:
         """From ``found[f][c]``, the end indices of candidate c in fold f."""
-        ends: list[int] = []
+        ends: list[IntArray] = []
+        length = 0
         starts: list[list[int]] = []
         index = np.empty((len(found), len(found[0])), dtype=np.int64)
         for f, candidates in enumerate(found):
-            known: dict[tuple[int, ...], int] = {}
-            starts.append([len(ends)])
+            known: dict[bytes, int] = {}
+            starts.append([length])
             for c, candidate in enumerate(candidates):
-                key = tuple(candidate)
+                key = candidate.tobytes()
                 if key not in known:
                     known[key] = len(known)
-                    ends.extend(key)
-                    starts[-1].append(len(ends))
+                    ends.append(candidate)
+                    length += len(candidate)
+                    starts[-1].append(length)
                 index[f, c] = known[key]
         width = max(len(row) for row in starts)
         first = np.array([row + [row[-1]] * (width - len(row)) for row in starts], dtype=np.int64)
-        return cls(np.array(ends, dtype=np.int64), first, index)
+        return cls(np.concatenate(ends), first, index)
 
 
 def segmentations(
@@ -216,12 +216,15 @@ def segmentations(
 ) -> Segmentations:
     """The training counts of every fold, segmented with every cost and penalty (costs the slower index)."""
     n = len(folds.positions)
+    detectors = [make_cost(cost, folds.positions) for cost in costs]
     found = []
     for train in folds.train:
-        fold: list[list[int]] = []
-        for cost in costs:
-            detector = make_cost(cost, folds.positions)
-            detector.fit(train)
+        fold: list[IntArray] = []
+        for detector in detectors:
+            if isinstance(detector, CompiledCost):
+                detector.fit_checked(train)
+            else:
+                detector.fit(train)
             fold.extend(search_many(detector, n, penalties, search))
         found.append(fold)
     return Segmentations.gather(found)
@@ -241,20 +244,19 @@ def choose(folds: Folds, split: Segmentations, bandwidths: Sequence[float | None
     for fold, index in zip(scores, split.index, strict=True):
         totals += fold[index]
     best = totals.max()
-    near = np.argwhere(totals >= best - NEAR * max(1.0, abs(best)))
-    keys = [(tuple(split.index[:, c]), h) for c, h in near]
-    if len(set(keys)) > 1:
+    candidates, widths = np.nonzero(totals >= best - NEAR * max(1.0, abs(best)))
+    paths = split.index[:, candidates]
+    winner = 0
+    if np.any(widths != widths[0]) or np.any(paths != paths[:, :1]):
         known: dict[tuple[int, int, int], float] = {}
-        exact = []
-        for segments, h in keys:
-            total = 0.0
-            for f, d in enumerate(segments):
+        exact = np.zeros(len(candidates))
+        for c, h in enumerate(widths):
+            for f, d in enumerate(paths[:, c]):
                 if (f, d, h) not in known:
                     known[f, d, h] = _direct_score(folds, split, f, d, bandwidths[h])
-                total += known[f, d, h]
-            exact.append(total)
-        near = near[int(np.argmax(exact)) :]
-    return int(near[0][0]), int(near[0][1])
+                exact[c] += known[f, d, h]
+        winner = int(np.argmax(exact))
+    return int(candidates[winner]), int(widths[winner])
 
 
 def held_out_score(predictions: FloatArray, held: IntArray) -> float:
