@@ -152,7 +152,7 @@ def fit_kernel(observations: Observations, hyperparameters: Hyperparameters | No
         bandwidth = _bandwidth(given["bandwidth"])
     else:
         folds = Folds.of(observations)
-        whole = Segmentations.gather([[[len(positions)]]] * len(folds.held))
+        whole = Segmentations.gather([[np.array([len(positions)])]] * len(folds.held))
         bandwidth = BANDWIDTH_GRID[choose(folds, whole, BANDWIDTH_GRID)[1]]
     return PooledFit("kernel", {"bandwidth": bandwidth}, [len(positions)], positions, counts, bandwidth)
 
@@ -168,7 +168,7 @@ def fit_segment(observations: Observations, hyperparameters: Hyperparameters | N
         split = segmentations(folds, ("multinomial",), SEGMENT_PENALTY_GRID)
         penalty = SEGMENT_PENALTY_GRID[choose(folds, split, (None,))[0]]
     ends = search_many(make_cost("multinomial").fit(counts), len(positions), [penalty])[0]
-    return PooledFit("segment", {"penalty": penalty}, ends, positions, counts, None)
+    return PooledFit("segment", {"penalty": penalty}, ends.tolist(), positions, counts, None)
 
 
 def fit_full(observations: Observations, hyperparameters: Hyperparameters | None = None) -> PooledFit:
@@ -197,7 +197,7 @@ def fit_full(observations: Observations, hyperparameters: Hyperparameters | None
     chosen = {"cost": cost, "penalty": penalty, "bandwidth": bandwidth}
     if "search" in given:
         chosen["search"] = search
-    return PooledFit("full", chosen, ends, positions, counts, bandwidth)
+    return PooledFit("full", chosen, ends.tolist(), positions, counts, bandwidth)
 
 
 Model = Callable[[Observations, Hyperparameters | None], Fit]
