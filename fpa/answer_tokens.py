@@ -43,10 +43,10 @@ _WORDS = {
     "d": "the an my our your its his her their single most very first final best better appropriate accurate "
     "suitable likely plausible logical valid true reasonable closest fitting proper ideal intended expected "
     "die der das le la el il bonne beste 最 最终 最終 最佳 的 项 項 番 の",
-    "v": "is are was were be been being equals equal should must will would has have had to become becomes "
+    "v": "is are was were be been being equals equal should must will would has have had to lautet é è become becomes "
     "remains stands reads est sont ist sind es son sera será sarà "
     "是 为 為 应 應 应为 應為 应是 应该 應該 应当 必须 即 は が を 은 는 이 가",
-    "m": "might may could can seems seem appears appear",
+    "m": "looks might may could can seems seem appears appear",
     "x": "doubt doubtful not never n't neither nor cannot without except excluding hardly rarely isn't wasn't "
     "aren't weren't can't couldn't wouldn't won't shouldn't mustn't doesn't don't didn't ain't nicht kein pas 不 非 没 "
     "不是 并非 並非 不为 不為 不选 不選 不应 不能",
@@ -56,7 +56,7 @@ _WORDS = {
     "e": "choose pick guess bet vote select choosing picking selecting chose picked selected chosen mark circle tick "
     "wähle choisis elijo 选 選 选择 選擇 選ぶ 選びます 故选 应选 應選 应选择 應選擇 应该选 고르",
     "r": "match matches matching leaves leaving",
-    "s": "so therefore thus hence finally consequently accordingly ergo conclude also ultimately overall donc "
+    "s": "so therefore thus hence finally consequently accordingly ergo conclude ultimately overall donc "
     "daher deshalb portanto quindi 所以 因此 因而 故 综上 综上所述 由此可知 可知 可见 よって したがって "
     "従って ゆえに つまり 따라서 그러므로",
     "k": "actually wait rather sorry correction oops no nope scratch hmm instead mean meant 而 而是 实际上 "
@@ -72,7 +72,7 @@ _WORDS = {
     "f": "clearly obviously probably possibly maybe perhaps definitely certainly surely indeed simply just then "
     "now basically essentially apparently presumably undoubtedly again still here only both either of course "
     "for in as at given by with labelled labeled marked denoted represented namely specifically number think "
-    "believe feel say found listed shown stated described called one turned out "
+    "believe feel say also found listed shown stated described called one turned out "
     "logically confidently strongly really exactly yes ok okay well alright done thereby more "
     "等 了 呢 吧 吗 です だ でしょう 입니다 이다 예요 이에요 选择题 显然 肯定 たぶん おそらく 번",
     "a": "because since due thanks where when while he they according "
@@ -107,6 +107,7 @@ _PHRASES = {
         r"agrees? with",
         r"consistent with",
         r"closest to",
+        r"left with",
     ),
     "j": ("as well as", "along with", "and/or", "or else"),
     "v": ("turns? out to be", "comes? out (?:to be|as)", "has to be", "have to be", "ought to be"),
@@ -114,13 +115,16 @@ _PHRASES = {
     "h": (r"let(?:'s| us) say",),
     "g": (r"e\.g\.", r"such as"),
     "n": (r"ans\.",),
+    "c": (r"makes? (?:the )?(?:most |best )?sense", r"(?:fits?|works?) (?:the )?best"),
     "f": (r"i\.e\.", r"of course", r"in fact", r"for sure", r"without (?:a )?doubt", r"no doubt"),
     "s": (r"in conclusion", r"in summary", r"as a result", r"to conclude", r"to sum up", r"for this reason"),
     "a": (r"due to", r"so that"),
     "k": (r"on second thoughts?", r"make that", r"i mean", r"scratch that", r"or rather", r"let me correct"),
 }
 
-_NOUN_TOO = {"pick", "guess", "bet", "vote"}  # "my guess is B", but "I guess B"
+# Words that are a noun for an option behind a word of these kinds: "my guess is B", "the correct one is B".
+_GUESSES = ("pick", "guess", "bet", "vote")
+_NOUN_AFTER = {"d": _GUESSES, "c": (*_GUESSES, "one", "ones", "options", "choices", "alternatives")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +289,11 @@ def _word(exact: str, start: int) -> Token:
 
 def _words(match: re.Match[str], before: list[Token]) -> list[Token]:
     exact, start = match[0], match.start()
-    if len(exact) == 1:
-        letter = exact.isascii() and _stands_alone(match.string, start, before)
+    if len(exact) == 1 and exact.isascii():
+        letter = _stands_alone(match.string, start, before)
         return [Token("L" if letter else "u", exact.upper() if letter else exact, exact, start, start + 1)]
     word = _word(exact, start)
-    if word.word in _NOUN_TOO and before and before[-1].kind in "dc":
+    if before and word.word in _NOUN_AFTER.get(before[-1].kind, ()):
         return [replace(word, kind="N")]
     if word.kind == "u" and word.word.endswith("'s"):
         base = _word(exact[:-2], start)

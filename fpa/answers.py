@@ -464,13 +464,13 @@ class _Reader:
     def _joiner(self, i: int) -> tuple[int, str | None]:
         """The token after a joiner at ``i``, and which: "or", "and", a comma, or none but the labels' own row."""
         at, joiner = i, ""
-        while at < i + 4 and self.kind(at) in ",/j(":
+        while at < i + 4 and self.kind(at) in ",;/j(":
             word = self.tokens[at].word
             if self.kind(at) in "j/":
                 joiner = (
                     "or" if word in ("or", "或", "或者", "oder", "ou", "または", "/", "and/or") else "and"
                 )
-            elif self.kind(at) == "," and not joiner:
+            elif self.kind(at) in ",;" and not joiner:
                 joiner = ","
             at += 1
         if self.kind(at) == "k":
@@ -585,7 +585,8 @@ class _Reader:
             at += 1
         if self.kind(at) == "w":
             return 1 if negated else -1
-        bare = self.kind(i) in ":-(d" or (self.kind(i) == "c" and not self.tokens[i].exact.isascii())
+        word = self.tokens[i].word if i < len(self.tokens) else ""
+        bare = self.kind(i) in ":-(d" or (self.kind(i) == "c" and (" " in word or not word.isascii()))
         if not self._names_answer(at) or not (verb or bare):
             return None
         if modal and not negated:
@@ -600,7 +601,8 @@ class _Reader:
             kinds += self.kind(at)
             at += 1
         if not kinds:
-            return self.kind(i - 1) == "N" and self.kind(i - 2) in "dc"
+            best = self.tokens[i - 1].word == "best" and self.kind(i) in ".,;\n¶"
+            return best or (self.kind(i - 1) == "N" and self.kind(i - 2) in "dc")
         if self.kind(at) in "t" or (self.kind(at) == "," and self.kind(at + 1) == "t"):
             return False
         if "n" in kinds or ("c" in kinds and "N" in kinds):
@@ -830,10 +832,14 @@ class _Reader:
         return self.kind(at) in ".\n¶"
 
     def _leads(self, options: _Options) -> bool:
-        """Whether the text opens with a label as its answer, and the reasons follow."""
-        if not options.labels or len(options.options) != 1:
+        """Whether the text opens with its answer, and the reasons follow."""
+        kind, after = self.kind(options.end), self.kind(options.end + 1)
+        if len(options.options) != 1:
             return False
-        kind = self.kind(options.end)
+        if not options.labels:
+            return kind == "a" or (kind == "," and after == "a")
+        if any(m.end() - 1 in self.labels for m in re.finditer(r"(?<=[.\n¶])L(?=[.):])", self.kinds)):
+            return False  # a row of remarks on each option
         if kind in "vm":
             return False
         if not options.marked and self.tokens[options.start].exact.islower():
