@@ -219,9 +219,17 @@ class LlamaCppEngine:
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Completions as they finish; a request of any ``n`` is split to what the model takes at once."""
-        chunk = self._parallel if self._deterministic else max(1, self._parallel // 2)
-        in_flight = 1 if self._deterministic else 3
-        return sample_in_threads(requests, self._complete, chunk=chunk, in_flight=in_flight)
+        if self._deterministic:
+            return sample_in_threads(requests, self._complete, chunk=self._parallel, in_flight=1)
+        # Enough draws in flight that freed slots always find the next ones waiting.
+        chunk = max(1, self._parallel // 2)
+        return sample_in_threads(
+            requests,
+            self._complete,
+            chunk=chunk,
+            in_flight=self._parallel,
+            draws_in_flight=self._parallel + 1,
+        )
 
     def _complete(self, request: Request, first: int, draws: int) -> list[Continuation]:
         self._check_room(len(request.prefix_ids), request.max_tokens)

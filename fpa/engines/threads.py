@@ -19,7 +19,12 @@ def split(request: Request, chunk: int) -> Iterator[tuple[Request, int, int]]:
 
 
 def sample_in_threads(
-    requests: Iterable[Request], complete: Complete, *, chunk: int, in_flight: int
+    requests: Iterable[Request],
+    complete: Complete,
+    *,
+    chunk: int,
+    in_flight: int,
+    draws_in_flight: int | None = None,
 ) -> Iterator[Completion]:
     """Completions as they finish.
 
@@ -29,17 +34,20 @@ def sample_in_threads(
             ``EngineError`` from it fails its request alone, ``EngineStopped`` ends everything.
         chunk: most draws to ask for at once.
         in_flight: parts asked for at a time.
+        draws_in_flight: no further part is sent while as many draws are asked for; no such limit if None.
     """
     source = iter(requests)
     waiting: list[tuple[Request, int, int]] = []  # parts not yet sent
     running: dict[Future[list[Continuation]], tuple[Request, int]] = {}
+    sizes: dict[Future[list[Continuation]], int] = {}  # draws of the running parts
+    most = float("inf") if draws_in_flight is None else draws_in_flight
     parts: dict[str, dict[int, list[Continuation]]] = {}
     missing: dict[str, int] = {}
     exhausted = False
     pool = ThreadPoolExecutor(in_flight, thread_name_prefix="fpa-engine")
     try:
         while True:
-            while len(running) < in_flight and not (exhausted and not waiting):
+            while len(running) < in_flight and sum(sizes.values()) < most and not (exhausted and not waiting):
                 if not waiting:
                     request = next(source, None)
                     if request is None:
@@ -50,12 +58,14 @@ def sample_in_threads(
                 request, first, draws = waiting.pop(0)
                 if request.key not in parts:
                     continue  # another part of it has failed
-                running[pool.submit(complete, request, first, draws)] = (request, first)
+                future = pool.submit(complete, request, first, draws)
+                running[future], sizes[future] = (request, first), draws
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 request, first = running.pop(future)
+                del sizes[future]
                 if request.key not in parts:
                     continue
                 error = future.exception()
