@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fpa.data import data_path
 from fpa.errors import FpaError, UsageError
 from fpa.questions import load_questions, load_tinymmlu
 from fpa.records import LETTERS, Question
@@ -54,6 +55,19 @@ def test_the_demo_set() -> None:
     assert len({question.question_id for question in demo.questions}) == len(demo.questions)
     # The right answer is not always the same letter.
     assert {question.answer for question in demo.questions} == set("ABCD")
+
+
+def test_shipped_files_are_found_in_a_checkout_and_in_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert data_path("demo_questions.jsonl").parent.name == "data"
+    installed = tmp_path / "site-packages" / "fpa"
+    (installed / "_data").mkdir(parents=True)
+    (installed / "_data" / "demo_questions.jsonl").touch()
+    monkeypatch.setattr("fpa.data._PACKAGE", installed)
+    assert data_path("demo_questions.jsonl") == installed / "_data" / "demo_questions.jsonl"
+    with pytest.raises(FpaError, match="install fpa again"):
+        data_path("nothing.jsonl")
 
 
 @pytest.mark.shared
