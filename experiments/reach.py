@@ -21,7 +21,7 @@ from scipy.special import ndtri
 
 from experiments.replay import FloatArray, IntArray, Replay, Stored, released
 from smoothing import Observations
-from smoothing.allocation import Design, next_draws, stratified_shares, whole_numbers
+from smoothing.allocation import Design, expected_variance, next_draws, stratified_shares, whole_numbers
 from smoothing.auto import fit_auto
 from smoothing.bayes import fit_bayes
 from smoothing.martingale import fit_martingale
@@ -156,9 +156,10 @@ def _fork_scores(
 
 
 def stratify(replays: list[Replay], budget: float) -> None:
-    """Take ``budget`` divergence draws per position, by the allocation formula at equal cost per draw."""
+    """Take ``budget`` divergence draws per position, by the formula at equal cost per draw."""
     for replay in replays:
-        shares = stratified_shares(replay.stored.step_p)
+        p = replay.stored.step_p
+        shares = stratified_shares(p, None, expected_variance(p, replay.stored.base_outcome is not None))
         offset = float(np.random.default_rng([replay.split, replay.stored.row, 1]).random())
         for at, count in enumerate(whole_numbers(budget * len(shares) * shares, offset)):
             replay.diverge(at, int(count))
@@ -201,8 +202,10 @@ def budget_split(stored: list[Stored], split: int, budget: tuple[float, int, int
     share, samples, every = budget
     rows: list[dict[str, Any]] = []
 
-    def note(replay: Replay, method: str, curve: FloatArray, tokens: int, draws: int) -> None:
-        error = replay.error(curve)
+    def note(
+        replay: Replay, method: str, curve: FloatArray, tokens: int, draws: int, by_identity: bool = False
+    ) -> None:
+        error = replay.error(curve, by_identity)
         rows.append(
             {
                 "budget": share, "row": replay.stored.row, "split": split, "method": method,
@@ -224,7 +227,9 @@ def budget_split(stored: list[Stored], split: int, budget: tuple[float, int, int
     stratify(replays, exact)
     for replay in replays:
         o = replay.stratified()
-        note(replay, "stratified, auto", fit_auto(o).mean, replay.spent, int(replay.taken.sum()))
+        curve = fit_auto(o).mean
+        note(replay, "stratified, auto", curve, replay.spent, int(replay.taken.sum()))
+        note(replay, "stratified, auto*", curve, replay.spent, int(replay.taken.sum()), by_identity=True)
         note(replay, "stratified, martingale", fit_martingale(o).mean, replay.spent, int(replay.taken.sum()))
     replays = [Replay(s, split) for s in stored]
     adapt(replays, total)

@@ -150,14 +150,15 @@ class Replay:
         np.add.at(self.reference, s.branch, s.weight[:, None] * shares)
         own = (shares * (1 - shares)).sum(axis=1) / (rest.shape[1] - 1)
         self.reference_variance = np.bincount(s.branch, weights=s.weight**2 * own, minlength=length)
+        self._of = [np.flatnonzero(s.branch == t) for t in range(length)]
+        self._others = [of[~s.is_base[of]] for of in self._of]
         on_path = s.branch[s.is_base]
         base = np.zeros((length, width))
         base[on_path] = shares[s.is_base]
+        self._chain(shares, rest.shape[1])
         self.reference_change = np.abs(self.reference - base).sum(axis=1) / 2
         self.divergence = np.zeros((length, width), dtype=np.int64)
         self.taken = np.zeros(length, dtype=np.int64)
-        self._of = [np.flatnonzero(s.branch == t) for t in range(length)]
-        self._others = [of[~s.is_base[of]] for of in self._of]
         self._phase = rng.random(length)
         self._rng = rng
 
@@ -224,8 +225,41 @@ class Replay:
             divergence=self.divergence, base_outcome=s.base_outcome,
         )  # fmt: skip
 
-    def error(self, curve: FloatArray) -> ErrorShare:
-        """Spread and debiased squared error of a curve against the reference half."""
+    def _chain(self, shares: FloatArray, draws: int) -> None:
+        """The reference that the identity gives: the other half's divergence draws, unrolled from the end.
+
+        The stores dropped tokens of probability below 0.05, so that the branch-weighted reference of neighbouring
+        positions differs a little from what divergence draws of the kept tokens can converge to.
+        """
+        s = self.stored
+        length, width = len(s.positions), len(s.categories)
+        p = s.step_p
+        left = np.zeros((length, width))
+        noise = np.zeros(length)
+        for t, others in enumerate(self._of):
+            others = others[~s.is_base[others]]
+            if len(others):
+                share = s.weight[others] / s.weight[others].sum()
+                left[t] = share @ shares[others]
+                noise[t] = share**2 @ (shares[others] * (1 - shares[others])).sum(axis=1) / (draws - 1)
+        here = shares[s.is_base][-1]
+        variance = float((here * (1 - here)).sum()) / (draws - 1)
+        self.chain = np.zeros((length, width))
+        self.chain_variance = np.zeros(length)
+        for t in range(length - 1, -1, -1):
+            here = p[t] * here + (1 - p[t]) * left[t]
+            variance = p[t] ** 2 * variance + (1 - p[t]) ** 2 * noise[t]
+            self.chain[t], self.chain_variance[t] = here, variance
+
+    def error(self, curve: FloatArray, by_identity: bool = False) -> ErrorShare:
+        """Spread and debiased squared error of a curve against the reference half.
+
+        Args:
+            curve: (T, K) probabilities.
+            by_identity: refer to the curve that the identity gives from the other half's divergence draws.
+        """
         r, variance = self.reference, self.reference_variance
+        if by_identity:
+            r, variance = self.chain, self.chain_variance
         spread = (r * (1 - r)).sum(axis=1) + variance
         return ErrorShare(float(spread.mean()), float((((curve - r) ** 2).sum(axis=1) - variance).mean()))

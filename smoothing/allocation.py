@@ -21,6 +21,8 @@ from smoothing.walk import WalkFit
 
 LEAST_LEAVING = 0.02
 """Positions with a smaller chance of leaving get no draws from the sequential design: nothing moves there."""
+TYPICAL_SCALE = 0.04
+"""Mean squared move of a divergence relative to ``o(1 - o)``: that of the classes of ``smoothing.auto``."""
 CALM = 1e-6
 """Least prior variance of a divergence, so that no position is taken to be settled for good."""
 
@@ -34,6 +36,19 @@ def curve_weights(step_p: ArrayLike) -> FloatArray:
         reach = 1.0 + (reach * p[u - 1] ** 2 if u else 0.0)
         weights[u] = (1 - p[u]) ** 2 * reach
     return weights
+
+
+def expected_variance(step_p: ArrayLike, known_end: bool, scale: float = TYPICAL_SCALE) -> FloatArray:
+    """(T,) what ``V_u`` is expected to be before any draw, relative to its value far from the end.
+
+    A walk that must end at the base path's own answer has less room the fewer uncertain tokens are left:
+    each step keeps a share ``1 - scale (1 - p)²`` of what is settled. Equal everywhere if the end is unknown.
+    """
+    p = np.asarray(step_p, dtype=np.float64)
+    if not known_end:
+        return np.ones(len(p))
+    settled = np.cumprod((1 - scale * (1 - p) ** 2)[::-1])[::-1]
+    return 1 - np.append(settled[1:], 1.0) * (1 - scale)
 
 
 def stratified_shares(
@@ -133,7 +148,7 @@ class Design:
         noise = np.maximum(believed, 2.0 / (made.sum() + 2.0))
         square = np.append(fit.expected_square[1:], 0.0)[at] * noise / believed
         if len(at) and at[-1] == len(p) - 1:
-            square[-1] = q[-1] ** 2 * 0.04 * noise[-1]
+            square[-1] = q[-1] ** 2 * TYPICAL_SCALE * noise[-1]
         prior = np.append(square / q**2 + CALM, 1e-9 if known_end else noise.mean() if len(at) else 1.0)
         # Unknowns: the divergences at the candidates, and where the curve ends. Row u of ``see`` gives d_u.
         see = np.hstack([np.triu(np.tile(q, (len(at), 1)), 1) + np.eye(len(at)), np.ones((len(at), 1))])

@@ -172,8 +172,12 @@ class WalkFit:
         square = np.zeros_like(mean)
         for share, m in zip(self._shares, self._messages, strict=True):
             kernels.moments(m.left, m.left_w, m.right, m.right_w, base, share, mean, square)
-        self.mean: FloatArray = mean / mean.sum(axis=1, keepdims=True)
-        self.sd: FloatArray = np.sqrt(np.maximum(square - mean**2, 0.0))
+        sd = np.sqrt(np.maximum(square - mean**2, 0.0))
+        mean /= mean.sum(axis=1, keepdims=True)
+        if observations.step_p is None and observations.divergence is None:
+            mean = self._bridged(mean)
+        self.mean: FloatArray = mean
+        self.sd: FloatArray = sd
         self._bands: dict[float, tuple[FloatArray, FloatArray]] = {}
         self._forks: dict[float, tuple[FloatArray, FloatArray, FloatArray]] = {}
 
@@ -258,6 +262,21 @@ class WalkFit:
         at = [max(int(np.searchsorted(self.grid, t, side="right")) - 1, 0) for t in (first, second)]
         curves = self.sample(size, seed)
         return 0.5 * np.abs(curves[:, at[0]] - curves[:, at[1]]).sum(axis=1)
+
+    def _bridged(self, mean: FloatArray) -> FloatArray:
+        """The mean, drawn straight in token position between observed nodes: for use where certainty is unknown.
+
+        There, every token is as likely to be the fork as any other, so the expected curve is the straight
+        line. A step per node would put too much of the change on short steps.
+        """
+        drawn = self._observed[self._nodes.counts[self._observed].any(axis=1)]
+        if not len(drawn):
+            return mean
+        inside = slice(drawn[0], drawn[-1] + 1)
+        out = mean.copy()
+        for k in range(mean.shape[1]):
+            out[inside, k] = np.interp(self.grid[inside], self.grid[drawn], mean[drawn, k])
+        return out
 
     def _at(self, values: FloatArray, positions: ArrayLike) -> FloatArray:
         where = np.asarray(positions, dtype=np.float64)
