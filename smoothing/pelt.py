@@ -178,7 +178,7 @@ def search_many(cost: BaseCost, n: int, penalties: Sequence[float], search: str 
         return [_search_in_python(cost, n, penalty, search) for penalty in penalties]
     # A penalty of at least the cost of one segment cannot be earned back by any split; the margin is for rounding.
     one = float(cost.error(0, n))
-    open_ones = [i for i, penalty in enumerate(penalties) if penalty * (1 - 1e-9) < one]
+    open_ones = [i for i, penalty in enumerate(penalties) if penalty * (1 - 1e-6) <= one]
     found = [whole for _ in penalties]
     if open_ones:
         wanted = np.array([penalties[i] for i in open_ones], dtype=np.float64)
