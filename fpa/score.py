@@ -108,10 +108,13 @@ def score_questions(
     with ExitStack() as stack:
         spread = stack.enter_context(ProcessPoolExecutor(workers)).map if workers > 1 else map
         rows = [row for part in spread(work, ids) for row in part]
-    if not rows:
+    scored = {row["samples"] for row in rows if row["asked"]}
+    missing = [size for size in samples or () if size not in scored and not any(map(np.isnan, scored))]
+    if missing or not scored:
+        wanted = f"{missing[0]} draws" if missing else "draws"
         raise UsageError(
-            f"{run.path}: no question has the draws asked for and others to refer to; ask for fewer samples, "
-            "or give a reference"
+            f"{run.path}: no question has {wanted} at every position and others to refer to; ask for fewer "
+            "samples, or give a reference"
         )
     return pd.DataFrame(rows)
 
@@ -226,12 +229,12 @@ def _question(
         for replicate in range(replicates if size else 1):
             if size and (replicate + 1) * size > draws.available:
                 break
-            used = draws.select(size, 1, replicate)
+            used = draws.select(size or None, 1, replicate)
             counts = target.counts(used)
             if counts.sum(axis=1).min() < 2:
                 break
             for stride in every if size else (1,):
-                chosen = draws.select(size, stride, replicate)
+                chosen = draws.select(size or None, stride, replicate)
                 observed = chosen.observations(grid)
                 for method in wanted if not size or "raw" in wanted else (*wanted, "raw"):
                     try:
