@@ -8,6 +8,7 @@ they had in hand is given to others. The collecting process may die: the run is 
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,17 +56,23 @@ def connect(address: str | None = None, cpus: int | None = None) -> Any:
     ray = package("ray", "cluster", "ray")
     if ray.is_initialized():
         return ray
-    try:
-        if address is None:
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False)
-        else:
-            ray.init(address=address, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise EngineError(
-            f"no Ray cluster at {address or 'this machine'} ({first}): start one with ray start, or leave the "
-            "address out to use this machine alone"
-        ) from error
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
+    for tries_left in (2, 1, 0):
+        try:
+            if address is None:
+                ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+            else:
+                ray.init(address=address, log_to_driver=False)
+            break
+        except Exception as error:  # Ray raises plain Exception where its start-up takes too long
+            ray.shutdown()
+            if address is None and tries_left and "timed out during startup" in str(error):
+                continue  # its limit is half a minute, which a busy machine misses at times
+            first = str(error).strip().splitlines()[0]
+            raise EngineError(
+                f"no Ray cluster at {address or 'this machine'} ({first}): start one with ray start, or leave "
+                "the address out to use this machine alone"
+            ) from error
     return ray
 
 
