@@ -3,7 +3,7 @@
 One model with drift and jumps: most divergences hardly move the answer, a few move it completely, and where
 the base token was certain nothing can move. Its constants are round numbers read off the distribution of
 such moves (half of them below 0.4 % of ``o(1 - o)``, 1 % of them holding most of the squared movement);
-results change by 1-2 % when they are doubled or halved. What differs between questions and models is the
+results change by up to 4 % when one is doubled or halved. What differs between questions and models is the
 overall size of the moves, so three sizes are tried, each weighed by its marginal likelihood and a
 log-normal prior, and averaged.
 """

@@ -173,3 +173,11 @@ def test_unusable_hyperparameters_are_refused(values: dict[str, float]) -> None:
 def test_levels_outside_the_unit_interval_are_refused(level: float) -> None:
     with pytest.raises(ValueError, match="level"):
         fit_auto(Observations.from_counts([0], [[1, 1]])).band([0], level)
+
+
+def test_unknown_certainty_is_bridged_straight_in_token_position() -> None:
+    observations = Observations.from_counts([0, 40], [[90, 10], [20, 80]], grid=[0, 4, 30, 40])
+    fitted = fit_auto(observations)
+    first, last = fitted.mean[0], fitted.mean[3]
+    np.testing.assert_allclose(fitted.mean[1], 0.9 * first + 0.1 * last, atol=1e-12)
+    np.testing.assert_allclose(fitted.mean[2], 0.25 * first + 0.75 * last, atol=1e-12)
