@@ -48,13 +48,17 @@ def made(name: str, make: str) -> Path:
 @pytest.fixture(scope="session")
 def demo_hub() -> str:
     """The demo model as a Hugging Face folder in float32."""
-    return str(made("demo-float32", "import sys; from fpa.engines.convert import *; gguf_to_hub(*sys.argv[1:])"))
+    return str(
+        made("demo-float32", "import sys; from fpa.engines.convert import *; gguf_to_hub(*sys.argv[1:])")
+    )
 
 
 @pytest.fixture(scope="session")
 def demo_floats() -> str:
     """The demo model as a GGUF file of 32-bit floats."""
-    return str(made("demo.gguf", "import sys; from fpa.engines.convert import *; gguf_to_floats(*sys.argv[1:])"))
+    return str(
+        made("demo.gguf", "import sys; from fpa.engines.convert import *; gguf_to_floats(*sys.argv[1:])")
+    )
 
 
 TINY = """

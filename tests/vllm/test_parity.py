@@ -30,7 +30,7 @@ from fpa.run import open_run
 from fpa.settings import Settings
 
 QUESTIONS = fpa.load_questions("demo", limit=3)
-DRAWS = 96
+DRAWS = 64
 NEAR = 1e-3  # total variation that engines of one model may be apart
 STARTS = 300.0  # seconds for a server to start on a busy machine
 
@@ -133,12 +133,12 @@ def test_vllm_in_this_process(demo_hub: str, reference: Observed) -> None:
 
 
 def test_llamacpp_with_the_weights_as_floats(demo_floats: str, reference: Observed) -> None:
-    with load_engine("llamacpp", demo_floats, context=512, parallel=32) as engine:
+    with load_engine("llamacpp", demo_floats, context=512, parallel=32, exact=True) as engine:
         compare(reference, observe(engine))
 
 
 def test_llamacpp_behind_its_server(demo_floats: str, reference: Observed) -> None:
-    with load_engine("llamacpp", demo_floats, context=512, parallel=32) as serving:
+    with load_engine("llamacpp", demo_floats, context=512, parallel=32, exact=True) as serving:
         url = f"http://{serving._host}:{serving._port}/v1"  # type: ignore[attr-defined]
         with OpenAIEngine(url=url, in_flight=2) as engine:
             assert engine.info.version == "llama.cpp"
@@ -172,7 +172,7 @@ def compare(reference: Observed, seen: Observed) -> None:
         apart += [variation(a, b) for a, b in zip(there.distributions, here.distributions, strict=True)]
         for a, b in zip(there.distributions, here.distributions, strict=True):
             assert b.entropy == pytest.approx(a.entropy, abs=0.02)
-            assert b.varentropy == pytest.approx(a.varentropy, rel=0.05, abs=0.05)
+            assert b.varentropy == pytest.approx(a.varentropy, rel=0.05, abs=0.1)  # the tail is taken as flat
     assert max(apart) < NEAR, f"next-token distributions up to {max(apart):.1e} apart"
     np.testing.assert_allclose(seen.choices, reference.choices, atol=NEAR)
     # Two samples of one distribution: rare outcomes together, so that the test's approximation holds.
