@@ -7,7 +7,7 @@ penalised likelihood, Gaussian kernel pooling inside the segments, hyper-paramet
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -165,7 +165,9 @@ def fit_segment(observations: Observations, hyperparameters: Hyperparameters | N
         penalty = check_penalty(given["penalty"])
     else:
         folds = Folds.of(observations)
-        split = segmentations(folds, ("multinomial",), SEGMENT_PENALTY_GRID)
+        # Searched over the Full Model's longer grid, whose search this is too.
+        split = segmentations(folds, ("multinomial",), PENALTY_GRID)
+        split = replace(split, index=split.index[:, : len(SEGMENT_PENALTY_GRID)])
         penalty = SEGMENT_PENALTY_GRID[choose(folds, split, (None,))[0]]
     ends = search_many(make_cost("multinomial").fit(counts), len(positions), [penalty])[0]
     return PooledFit("segment", {"penalty": penalty}, ends.tolist(), positions, counts, None)

@@ -58,12 +58,15 @@ def _least(values: FloatArray) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
-def _at_most(values: FloatArray, limit: float) -> int:
-    """How many values are at most ``limit``."""
+def _at_most(values: FloatArray, limit: float) -> tuple[int, int]:
+    """How many values are at most ``limit``, and the sum of their indices: the index itself where it is one."""
     number = 0
+    place = 0
     for i in range(values.size):
-        number += values[i] <= limit
-    return number
+        hit = values[i] <= limit
+        number += hit
+        place += i * hit
+    return number, place
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
@@ -111,27 +114,21 @@ def search_kernel(tables: Tables, n: int, min_size: int, penalties: FloatArray, 
             totals = all_totals[begin : newest + 1]
             for i in range(row.size):
                 totals[i] = row[i] + (costs[i] + penalty)
-            low = _least(totals)
-            start = 0
-            if slack == 0.0:
-                while totals[start] != low:
-                    start += 1
-            else:
-                near = low + slack
-                left = _at_most(totals, near)
-                low = _NEVER
-                i = 0
-                while left > 0:
-                    if totals[i] <= near:
-                        left -= 1
-                        if settled[begin + i] != end:
-                            settled[begin + i] = end
-                            costs[i] = segment_cost(tables, begin + i, end, scratch)
+            near = _least(totals) + slack
+            left, start = _at_most(totals, near)
+            low = _NEVER
+            i = start if left == 1 else 0
+            while left > 0:
+                if totals[i] <= near:
+                    left -= 1
+                    if slack > 0.0 and settled[begin + i] != end:
+                        settled[begin + i] = end
+                        costs[i] = segment_cost(tables, begin + i, end, scratch)
                         totals[i] = row[i] + (costs[i] + penalty)
-                        if totals[i] < low:
-                            low = totals[i]
-                            start = i
-                    i += 1
+                    if totals[i] < low:
+                        low = totals[i]
+                        start = i
+                i += 1
             starts[b, end] = begin + start
             best[b, end] = low
             if prune:

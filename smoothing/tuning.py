@@ -8,7 +8,8 @@ first best candidate wins ("Forking Fast").
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import njit
@@ -23,44 +24,16 @@ FLOOR = 1e-9
 NEAR = 1e-10
 """Relative difference of scores below which candidates are scored again directly."""
 _FOLDS = 5
+_FEW = 32
 _LARGEST_TABLE = 1 << 20
-
-
-def fold_counts(observations: Observations) -> IntArray:
-    """(F, n, K) counts of the draws in each fold.
-
-    Raises:
-        ValueError: only counts are known, so that there is no draw order to fold by.
-    """
-    draws = observations.draws
-    if draws is None:
-        raise ValueError(
-            "cannot cross-validate: only counts are known, not the order of the draws. "
-            "Give every hyper-parameter, or build the observations with from_draws"
-        )
-    size = draws.shape[1]
-    edges = np.linspace(0, size, min(_FOLDS, size) + 1).astype(np.int64)
-    return np.asarray(count_draws(draws, edges, len(observations.categories)))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _log_likelihood(alpha: FloatArray, held: FloatArray) -> float:
     """Log-likelihood of held-out counts under alpha / sum(alpha), floored and renormalised."""
     total = 0.0
-    least = alpha[0]
-    draws = 0.0
     for k in range(alpha.size):
         total += alpha[k]
-        least = min(least, alpha[k])
-        draws += held[k]
-    if least >= FLOOR * total and draws <= 32.0:
-        # Few enough factors of at least 1e-9 for one logarithm of their product, which cannot underflow.
-        product = 1.0
-        for k in range(alpha.size):
-            p = alpha[k] / total
-            for _ in range(int(held[k])):
-                product *= p
-        return np.log(product)
     norm = 0.0
     for k in range(alpha.size):
         norm += max(alpha[k] / total, FLOOR)
@@ -76,6 +49,8 @@ def _kernel_scores(
     positions: IntArray,
     train: FloatArray,
     held: FloatArray,
+    draws: IntArray,
+    edges: IntArray,
     ends: IntArray,
     first: IntArray,
     bandwidths: FloatArray,
@@ -128,10 +103,21 @@ def _kernel_scores(
                     start = max(start, low)
                     stop = min(ends[place[f, d]], high)
                     if start != last_start or stop != last_stop:
+                        total = 0.0
                         for k in range(categories):
                             c = f * categories + k
                             alpha[k] = prior + max(prefix[stop, c] - prefix[start, c], 0.0)
-                        value = _log_likelihood(alpha, held[f, i])
+                            total += alpha[k]
+                        if prior >= FLOOR * total and edges[f + 1] - edges[f] <= _FEW:
+                            # So few factors of at least 1e-9 cannot underflow: one logarithm for all.
+                            product = 1.0
+                            scale = 1.0 / total
+                            for s in range(edges[f], edges[f + 1]):
+                                if draws[i, s] >= 0:
+                                    product *= alpha[draws[i, s]] * scale
+                            value = np.log(product)
+                        else:
+                            value = _log_likelihood(alpha, held[f, i])
                         last_start = start
                         last_stop = stop
                     scores[h, f, d] += value
@@ -161,19 +147,50 @@ def _flat_scores(train: FloatArray, held: FloatArray, ends: IntArray, first: Int
     return scores
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Folds:
-    """Draws split for cross-validation: ``held`` (F, n, K) counts to predict, ``train`` (F, n, K) all others."""
+    """Draws split for cross-validation.
+
+    Attributes:
+        positions: (n,) observed positions.
+        draws: (n, S) category indices, -1 where missing.
+        edges: (F + 1,) where each fold's draws begin and end.
+        held, train: (F, n, K) counts of each fold's own draws, and of all others.
+        found: searches already done on the training counts, which the models of one question share.
+    """
 
     positions: IntArray
+    draws: IntArray
+    edges: IntArray
     held: IntArray
     train: IntArray
+    found: dict[tuple[object, ...], list[list[IntArray]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, observations: Observations) -> Folds:
-        """The folds of some observations; ValueError where only counts are known."""
-        held = fold_counts(observations)
-        return cls(observations.positions, held, observations.counts - held)
+        """The folds of some observations, computed once.
+
+        Raises:
+            ValueError: only counts are known, so that there is no draw order to fold by.
+        """
+        known = _FOLDS_OF.get(observations)
+        if known is not None:
+            return known
+        draws = observations.draws
+        if draws is None:
+            raise ValueError(
+                "cannot cross-validate: only counts are known, not the order of the draws. "
+                "Give every hyper-parameter, or build the observations with from_draws"
+            )
+        size = draws.shape[1]
+        edges = np.linspace(0, size, min(_FOLDS, size) + 1).astype(np.int64)
+        held = count_draws(draws, edges, len(observations.categories))
+        folds = cls(observations.positions, draws, edges, held, observations.counts - held)
+        _FOLDS_OF[observations] = folds
+        return folds
+
+
+_FOLDS_OF: WeakKeyDictionary[Observations, Folds] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -215,19 +232,29 @@ def segmentations(
     folds: Folds, costs: Sequence[str | BaseCost], penalties: Sequence[float], search: str = "pelt"
 ) -> Segmentations:
     """The training counts of every fold, segmented with every cost and penalty (costs the slower index)."""
-    n = len(folds.positions)
-    detectors = [make_cost(cost, folds.positions) for cost in costs]
+    by_cost = [_searches(folds, cost, penalties, search) for cost in costs]
+    return Segmentations.gather(
+        [[ends for cost in by_cost for ends in cost[f]] for f in range(len(folds.train))]
+    )
+
+
+def _searches(
+    folds: Folds, cost: str | BaseCost, penalties: Sequence[float], search: str
+) -> list[list[IntArray]]:
+    key = (cost, tuple(penalties), search)
+    if key in folds.found:
+        return folds.found[key]
+    detector = make_cost(cost, folds.positions)
     found = []
     for train in folds.train:
-        fold: list[IntArray] = []
-        for detector in detectors:
-            if isinstance(detector, CompiledCost):
-                detector.fit_checked(train)
-            else:
-                detector.fit(train)
-            fold.extend(search_many(detector, n, penalties, search))
-        found.append(fold)
-    return Segmentations.gather(found)
+        if isinstance(detector, CompiledCost):
+            detector.fit_checked(train)
+        else:
+            detector.fit(train)
+        found.append(search_many(detector, len(train), penalties, search))
+    if isinstance(cost, str):
+        folds.found[key] = found
+    return found
 
 
 def choose(folds: Folds, split: Segmentations, bandwidths: Sequence[float | None]) -> tuple[int, int]:
@@ -272,7 +299,9 @@ def _kernel_table(folds: Folds, split: Segmentations, bandwidths: Sequence[float
     gaps = np.arange(min(span, int(min(REACH * widths.max(), _LARGEST_TABLE))) + 1)
     weights = np.exp(-0.5 * (gaps / widths[:, None]) ** 2)
     train, held = _tables(folds)
-    scores = _kernel_scores(folds.positions, train, held, split.ends, split.first, widths, weights)
+    scores = _kernel_scores(
+        folds.positions, train, held, folds.draws, folds.edges, split.ends, split.first, widths, weights
+    )
     return np.moveaxis(scores, 0, -1)
 
 
