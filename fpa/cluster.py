@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,8 @@ def connect(address: str | None = None, cpus: int | None = None) -> Any:
     ray = package("ray", "cluster", "ray")
     if ray.is_initialized():
         return ray
+    if address is not None:
+        _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
     for tries_left in (2, 1, 0):
         try:
@@ -74,6 +77,20 @@ def connect(address: str | None = None, cpus: int | None = None) -> Any:
                 "the address out to use this machine alone"
             ) from error
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address where nobody listens: Ray itself would end this process."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # a name such as auto, which Ray resolves
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise EngineError(
+            f"no Ray cluster at {address} ({error}): start one with ray start --head, or leave the address out to "
+            "use this machine alone"
+        ) from error
 
 
 class Worker:

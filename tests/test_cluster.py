@@ -229,15 +229,9 @@ def test_a_cluster_that_is_too_small_is_refused() -> None:
 
 
 def test_a_cluster_that_is_not_there_is_one_line() -> None:
-    code = "from fpa.cluster import connect; connect('127.0.0.1:1')"
-    environment = {
-        **os.environ,
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "2",
-        "RAY_gcs_server_request_timeout_seconds": "2",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300
-    )
+    code = "import fpa.cluster; fpa.cluster.connect('127.0.0.1:1')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
     assert "no Ray cluster at 127.0.0.1:1" in done.stderr.strip().splitlines()[-1]
 
 
@@ -260,14 +254,13 @@ def test_smoothing_on_ray_gives_the_same_curves(tmp_path: Path) -> None:
         cluster.smooth_run(run, "no-such-method")
 
 
-def squared(n: int) -> int:
-    if n == 30:
-        raise UsageError("thirty is too many")
-    return n * n
-
-
 def test_mapping_keeps_order_and_reads_no_faster_than_needed() -> None:
     read: list[int] = []
+
+    def squared(n: int) -> int:
+        if n == 30:
+            raise UsageError("thirty is too many")
+        return n * n
 
     def items(most: int) -> Iterator[int]:
         for n in range(most):
