@@ -179,6 +179,7 @@ def search_many(cost: BaseCost, n: int, penalties: Sequence[float], search: str 
     found = [whole for _ in penalties]
     if open_ones:
         wanted = np.array([penalties[i] for i in open_ones], dtype=np.float64)
+        assert cost.tables is not None  # the cost has been fitted
         starts = search_kernel(cost.tables, n, cost.min_size, wanted, search == "pelt")
         ends, begin = _read_back(starts)
         for row, i in enumerate(open_ones):

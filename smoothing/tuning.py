@@ -277,8 +277,8 @@ def choose(folds: Folds, split: Segmentations, bandwidths: Sequence[float | None
     if np.any(widths != widths[0]) or np.any(paths != paths[:, :1]):
         known: dict[tuple[int, int, int], float] = {}
         exact = np.zeros(len(candidates))
-        for c, h in enumerate(widths):
-            for f, d in enumerate(paths[:, c]):
+        for c, h in enumerate(widths.tolist()):
+            for f, d in enumerate(paths[:, c].tolist()):
                 if (f, d, h) not in known:
                     known[f, d, h] = _direct_score(folds, split, f, d, bandwidths[h])
                 exact[c] += known[f, d, h]
@@ -315,7 +315,7 @@ def _direct_score(folds: Folds, split: Segmentations, fold: int, d: int, bandwid
     """Held-out log-likelihood of one segmentation of one fold, by direct sums."""
     ends = split.ends[split.first[fold, d] : split.first[fold, d + 1]]
     places = folds.positions.astype(np.float64)
-    alpha = pool(places, places, folds.train[fold], ends, bandwidth)
+    alpha = pool(places, places, folds.train[fold], ends.tolist(), bandwidth)
     return held_out_score(normalised(alpha), folds.held[fold])
 
 
