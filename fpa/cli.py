@@ -6,6 +6,9 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,6 +84,7 @@ def demo(
 
 @app.command()
 def collect(
+    context_: typer.Context,
     folder: Annotated[
         Path | None, typer.Option("--out", help="The run directory; an unfinished one is resumed.")
     ] = None,
@@ -136,6 +140,24 @@ def collect(
         bool,
         typer.Option("--deterministic", help="llamacpp: the same seeds give the same ids, at lower speed."),
     ] = False,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="A collection of record: llama3-8b-tinymmlu or r1-distill-8b-tinymmlu. Options given beside it win."
+        ),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="openai: base URLs of the servers, separated by commas.")
+    ] = None,
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE for the engine (docs/engines.md); repeatable. Values are JSON or text."),
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Spread over Ray: local, auto, or the address of a cluster.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="--ray: engines; as many as fit.")] = None,
+    gpus: Annotated[float, typer.Option(min=0, help="--ray: GPUs of one engine.")] = 0.0,
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Say what it would cost, after a short probe, and stop.")
     ] = False,
@@ -154,6 +176,13 @@ def collect(
 
     if folder is None and not plan_only:
         raise UsageError("--out is missing: name the folder for the run (or ask for --plan)")
+    chosen = None
+    if preset is not None:
+        from fpa.presets import preset as find_preset
+
+        chosen = find_preset(preset)
+    if engine == "openai" and model == "demo":
+        model = "served"
     settings = Settings(
         strategy=strategy, every=every, unit=unit, samples=samples, temperature=temperature,
         base_tokens=base_tokens, rollout_tokens=rollout_tokens, stop=tuple(stop or ()), seed=seed,
@@ -161,6 +190,18 @@ def collect(
         prompt=prompt or ("demo" if model == "demo" else "published"),
         keep_text=keep_text, keep_ids=keep_ids,
     )  # fmt: skip
+    if chosen is not None:
+        default = partial(is_default, context_)
+        held = {name: getattr(chosen.settings, name) for name in PRESET_SETTINGS if default(name)}
+        settings = replace(settings, **held)
+        questions = chosen.questions if default("questions") else questions
+        model = chosen.model if default("model") else model
+        engine = "vllm" if default("engine") else engine
+        if plan_only:
+            show_cost(chosen.cost(limit or chosen.question_count, settings), as_json)
+            return
+        if model == chosen.model and engine in ("vllm", "transformers"):
+            chosen.check_access()
     question_set = load_questions(questions, limit=limit)
     given = {"context": context, "parallel": parallel, "threads": threads}
     engine_options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
@@ -168,7 +209,20 @@ def collect(
         engine_options["chat_template"] = read_text(chat_template)
     if deterministic:
         engine_options["deterministic"] = True
-    with load_engine(engine, model, **engine_options) as loaded:
+    if url is not None:
+        engine_options["url"] = url
+    if chosen is not None:
+        engine_options = {**chosen.engine_options(), **engine_options}
+    engine_options.update(parse_options(engine_option or ()))
+    if ray is None:
+        opened = load_engine(engine, model, **engine_options)
+    else:
+        from fpa.cluster import RayEngine
+
+        opened = RayEngine(
+            engine, model, engine_options, address=None if ray == "local" else ray, workers=workers, gpus=gpus
+        )
+    with opened as loaded:
         if plan_only:
             show_plan(plan(settings, loaded, question_set), as_json)
             return
@@ -221,6 +275,9 @@ def smooth(
     bandwidth: Annotated[
         float | None, typer.Option(help="full, kernel: width of the kernel in tokens.")
     ] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Spread over Ray: local, auto, or the address of a cluster.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Smooth every question's curve and write RUN/curves/METHOD.parquet (p, and a 90 % band)."""
@@ -244,7 +301,13 @@ def smooth(
 
     opened = open_run(run)
     fixed = {k: v for k, v in given.items() if v is not None} or None
-    name = smooth_run(opened, method, samples, every, replicate, fixed, keep)
+    if ray is None:
+        name = smooth_run(opened, method, samples, every, replicate, fixed, keep)
+    else:
+        from fpa.cluster import smooth_run as smooth_on_ray
+
+        address = None if ray == "local" else ray
+        name = smooth_on_ray(opened, method, samples, every, replicate, fixed, keep, address=address)
     written = opened.path / "curves" / f"{name}.parquet"
     if as_json:
         emit({"curves": written, "questions": rows})
@@ -451,6 +514,46 @@ def show(frame: Any, title: str | None = None) -> None:
 def put(table: Table) -> None:
     """A table as wide as it needs: cut-off numbers help nobody, and terminals can wrap or scroll."""
     Console(highlight=False, width=max(out.width, 240)).print(table)
+
+
+PRESET_SETTINGS = (
+    "strategy", "every", "unit", "samples", "temperature", "base_tokens", "rollout_tokens", "top_k", "min_p", "prompt",
+)  # fmt: skip
+
+
+def is_default(context: typer.Context, name: str) -> bool:
+    """Whether an option of the command was left out."""
+    source = context.get_parameter_source(name)
+    return source is None or source.name == "DEFAULT"
+
+
+def parse_options(given: Sequence[str]) -> dict[str, Any]:
+    """``KEY=VALUE`` pairs, values as JSON where they are."""
+    options: dict[str, Any] = {}
+    for pair in given:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise UsageError(f"--engine-option takes KEY=VALUE, got {pair!r}")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
+
+
+def show_cost(cost: Any, as_json: bool) -> None:
+    """A preset's cost as lines or JSON."""
+    if as_json:
+        emit(cost)
+        return
+    say(
+        f"questions       {cost.questions}\n"
+        f"positions       {cost.positions:,}\n"
+        f"continuations   {cost.continuations:,}\n"
+        f"tokens          {cost.generated_tokens:,}\n"
+        f"GPU time        about {cost.gpu_hours:,.1f} GPU-hours at {cost.tokens_per_second:,.0f} tokens/s, "
+        "the speed of the published collection"
+    )
 
 
 def show_plan(planned: Any, as_json: bool) -> None:

@@ -55,7 +55,7 @@ class Preset:
         name: what the user selects it by.
         model: on the Hugging Face hub.
         gated: the model's licence has to be accepted before it can be fetched.
-        questions: the question set.
+        questions, question_count: the question set, and how many there are in it.
         settings: everything about the collection that decides which rollouts a run holds.
         context: tokens that prompt, base path and continuation need together.
         chat_template: in place of the model's own, where that has changed over time; None for the model's own.
@@ -66,6 +66,7 @@ class Preset:
     model: str
     gated: bool
     questions: str
+    question_count: int
     settings: Settings
     context: int
     chat_template: str | None
@@ -141,6 +142,7 @@ PRESETS: dict[str, Preset] = {
             model="meta-llama/Meta-Llama-3-8B-Instruct",
             gated=True,
             questions="tinymmlu",
+            question_count=100,
             settings=replace(_PUBLISHED, unit="token", temperature=1.0, base_tokens=400, rollout_tokens=400),
             context=2048,
             chat_template=None,
@@ -157,6 +159,7 @@ PRESETS: dict[str, Preset] = {
             model="deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
             gated=False,
             questions="tinymmlu",
+            question_count=100,
             settings=replace(
                 _PUBLISHED, unit="sentence", temperature=0.6, base_tokens=1024, rollout_tokens=1536
             ),

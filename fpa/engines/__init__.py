@@ -34,5 +34,10 @@ def load_engine(name: str, model: str, **options: Any) -> Engine:
         raise EngineError(
             f"engine {name} needs the package {error.name}: pip install 'fpa[{extra}]'"
         ) from error
-    engine: Engine = engine_class(model, **options)
+    try:
+        engine: Engine = engine_class(model, **options)
+    except TypeError as error:
+        if "unexpected keyword argument" in str(error):
+            raise UsageError(f"engine {name} has no option {str(error).rpartition(' ')[2]}") from error
+        raise
     return engine
