@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -139,6 +140,21 @@ class Run:
                 positions.append(start)
                 curve.append(weights(groups) @ np.array(shares))
         return np.array(positions, np.int64), np.array(curve).reshape(-1, len(categories)), categories
+
+    def branches(self, question_id: str) -> Iterator[tuple[int, IntArray, FloatArray, FloatArray]]:
+        """What follows each kept next token, at the positions in branch form.
+
+        Yields:
+            The position, the (w,) tokens, their (w,) probabilities as stored, and the (w, K) shares of outcomes.
+        """
+        categories = self.question(question_id).categories
+        tokens = self.base_table(question_id)["token_id"].to_pylist()
+        for start, rows in self._rows(question_id, categories).by_position():
+            kept = rows.branches(tokens[start]) or []
+            if kept:
+                shares = [np.bincount(b.outcomes, minlength=len(categories)) / len(b) for b in kept]
+                ids, p = np.array([b.token[0] for b in kept]), np.array([b.p[0] for b in kept])
+                yield start, ids, p, np.array(shares)
 
     def draws(self, question_id: str) -> Draws:
         """All draws of one question as arrays.
