@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,12 @@ FloatArray = NDArray[np.float64]
 Grid = Literal["token", "sampled"]
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    draws: Draws
+    curve: tuple[IntArray, FloatArray, tuple[str, ...]]
+
+
 class Run:
     """A run directory opened for reading; made by ``open_run``.
 
@@ -47,7 +54,7 @@ class Run:
             match = re.fullmatch(r"(.+-[0-9a-f]{12})-t\d{7}(-.+)?", part.stem)
             if match:
                 self._parts.setdefault(match[1], []).append(part)
-        self._last: tuple[str, Draws] | None = None
+        self._last: tuple[str, _Loaded] | None = None
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.question_ids)} questions)"
@@ -129,17 +136,7 @@ class Run:
         In branch form it is the exact weighted one, ``Σ_w p(w)·o_{t,w}`` with ``p`` renormalised over the
         branches kept (Bigelow et al. 2024, arXiv 2412.07961).
         """
-        categories = self.question(question_id).categories
-        tokens = self.base_table(question_id)["token_id"].to_pylist()
-        positions, curve = [], []
-        for start, rows in self._rows(question_id, categories).by_position():
-            branches = rows.branches(tokens[start])
-            groups = branches or [rows[rows.token < 0]]
-            if len(groups[0]):
-                shares = [np.bincount(g.outcomes, minlength=len(categories)) / len(g) for g in groups]
-                positions.append(start)
-                curve.append(weights(groups) @ np.array(shares))
-        return np.array(positions, np.int64), np.array(curve).reshape(-1, len(categories)), categories
+        return self._load(question_id).curve
 
     def branches(self, question_id: str) -> Iterator[tuple[int, IntArray, FloatArray, FloatArray]]:
         """What follows each kept next token, at the positions in branch form.
@@ -163,9 +160,7 @@ class Run:
         are picked with their renormalised probabilities, and each pick consumes that branch's next draw.
         There are as many of them as a branch has draws, and ``step_p`` is renormalised in the same way.
         """
-        if self._last is None or self._last[0] != question_id:
-            self._last = question_id, self._load_draws(question_id)
-        return self._last[1]
+        return self._load(question_id).draws
 
     def same_streams(self, other: Run) -> bool:
         """Whether draws of equal identity in both runs are the same: of one model, or one released store."""
@@ -262,30 +257,40 @@ class Run:
     def _rows(self, question_id: str, categories: tuple[str, ...]) -> Rows:
         return Rows.of(self._rollout_table(question_id, list(Rows.COLUMNS)), categories)
 
-    def _load_draws(self, question_id: str) -> Draws:
+    def _load(self, question_id: str) -> _Loaded:
+        """A question's draws and curve, read together; those of the last question are kept."""
+        if self._last is None or self._last[0] != question_id:
+            self._last = question_id, self._read_question(question_id)
+        return self._last[1]
+
+    def _read_question(self, question_id: str) -> _Loaded:
         categories = self.question(question_id).categories
         base = self.base_table(question_id)
         tokens, p = base["token_id"].to_pylist(), base["p"].to_numpy(zero_copy_only=False).astype(float)
         told = bool(self.config.get("divergence_recorded", True))
-        positions, kept, forced, forced_tokens = [], [], [np.zeros((0, 2), np.int64)], 0
+        positions, kept, curve = [], [], []
+        forced, forced_tokens = [np.zeros((0, 2), np.int64)], 0
         for start, rows in self._rows(question_id, categories).by_position():
             branches = rows.branches(tokens[start])
             if branches is None:
                 free, tied = rows[rows.token < 0].in_draw_order(), rows[rows.token >= 0]
                 forced.append(np.stack([tied.start, tied.outcomes], axis=1))
                 forced_tokens += int(tied.tokens.sum())
+                if not len(free):
+                    continue
+                groups, shares = [free], np.ones(1)
             else:
                 free = mixture(branches, self._rng(question_id, start))
-                p[start] = sum(
-                    w for w, b in zip(weights(branches), branches, strict=True) if b.token[0] == tokens[start]
-                )
-            if len(free):
-                positions.append(start)
-                kept.append(free)
+                groups, shares = branches, weights(branches)
+                p[start] = sum(w for w, b in zip(shares, groups, strict=True) if b.token[0] == tokens[start])
+            positions.append(start)
+            kept.append(free)
+            each = [np.bincount(g.outcomes, minlength=len(categories)) / len(g) for g in groups]
+            curve.append(shares @ np.array(each))
         diverge_at = padded([r.diverge_at for r in kept], NEVER)
         last = base["finish_reason"][0].as_py()
         unread = self.manifest["engine"] is None and base["status"][0].as_py() != "parsed"
-        return Draws(
+        draws = Draws(
             np.array(positions, np.int64),
             padded([r.outcomes for r in kept], -1),
             diverge_at if told else np.full_like(diverge_at, UNKNOWN),
@@ -300,6 +305,7 @@ class Run:
             # answer that was read out.
             None if last == "length" or unread else categories.index(base["outcome"][0].as_py()),
         )
+        return _Loaded(draws, (draws.positions, np.array(curve).reshape(-1, len(categories)), categories))
 
     def _rng(self, question_id: str, start: int) -> np.random.Generator:
         """The stream that mixes one position's branches; released stores bring a seed and row numbers."""
