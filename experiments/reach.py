@@ -21,7 +21,7 @@ from scipy.special import ndtri
 
 from experiments.replay import FloatArray, IntArray, Replay, Stored, released
 from smoothing import Observations
-from smoothing.allocation import Design, expected_variance, next_draws, stratified_shares, whole_numbers
+from smoothing.allocation import Design, next_draws, stratified_shares, whole_numbers
 from smoothing.auto import fit_auto
 from smoothing.bayes import fit_bayes
 from smoothing.martingale import fit_martingale
@@ -158,8 +158,7 @@ def _fork_scores(
 def stratify(replays: list[Replay], budget: float) -> None:
     """Take ``budget`` divergence draws per position, by the formula at equal cost per draw."""
     for replay in replays:
-        p = replay.stored.step_p
-        shares = stratified_shares(p, None, expected_variance(p, replay.stored.base_outcome is not None))
+        shares = stratified_shares(replay.stored.step_p)
         offset = float(np.random.default_rng([replay.split, replay.stored.row, 1]).random())
         for at, count in enumerate(whole_numbers(budget * len(shares) * shares, offset)):
             replay.diverge(at, int(count))
@@ -177,7 +176,9 @@ def adapt(replays: list[Replay], tokens: float) -> None:
         for at, count in enumerate(whole_numbers(expected, offset)):
             replay.diverge(at, int(count))
     for left in range(ROUNDS, 0, -1):
-        goal = (tokens - sum(replay.spent for replay in replays)) / left
+        # Continuations may be longer than what is left of the base path: prices follow what was seen so far.
+        dearer = sum(r.spent for r in replays) / sum(r.taken @ c for r, c in zip(replays, costs, strict=True))
+        goal = (tokens - sum(replay.spent for replay in replays)) / left / dearer
         designs = [
             Design.of(
                 fit_auto(r.stratified(), {"multiplier": 1.0}), r.stored.step_p, r.taken, c,
@@ -234,13 +235,9 @@ def budget_split(stored: list[Stored], split: int, budget: tuple[float, int, int
     replays = [Replay(s, split) for s in stored]
     adapt(replays, total)
     for replay in replays:
-        note(
-            replay,
-            "adaptive, auto",
-            fit_auto(replay.stratified()).mean,
-            replay.spent,
-            int(replay.taken.sum()),
-        )
+        curve = fit_auto(replay.stratified()).mean
+        note(replay, "adaptive, auto", curve, replay.spent, int(replay.taken.sum()))
+        note(replay, "adaptive, auto*", curve, replay.spent, int(replay.taken.sum()), by_identity=True)
     return pd.DataFrame(rows)
 
 
@@ -335,12 +332,11 @@ def _grid_report(table: pd.DataFrame, track: str) -> list[str]:
         )
         lines.append(f"| {samples} | {every} | {values} | {ratio} | {tv:.3f} | {near} | {covered} |")
     for other in names:
-        if other not in ("auto", "raw"):
-            cells = [
-                (c[c["model"] == other], c[c["model"] == "raw"])
-                for _, c in table.groupby(["samples", "every"])
-            ]
-            lines += ["", "Geometric mean, {} over raw: {:.2f} ± {:.2f}".format(other, *log_ratio(cells))]
+        if other != "auto":
+            part = table if other in COMPARED else table[table["split"] == 0]
+            groups = [cell for _, cell in part.groupby(["samples", "every"])]
+            cells = [(c[c["model"] == "auto"], c[c["model"] == other]) for c in groups]
+            lines += ["", "Geometric mean, auto over {}: {:.2f} ± {:.2f}".format(other, *log_ratio(cells))]
     lines.append("")
     for model, part in table[table["judged"].notna()].groupby("model"):
         shares = ", ".join(f"{part[f'in_{level}'].sum() / part['judged'].sum():.3f}" for level in LEVELS)

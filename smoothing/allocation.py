@@ -38,19 +38,6 @@ def curve_weights(step_p: ArrayLike) -> FloatArray:
     return weights
 
 
-def expected_variance(step_p: ArrayLike, known_end: bool, scale: float = TYPICAL_SCALE) -> FloatArray:
-    """(T,) what ``V_u`` is expected to be before any draw, relative to its value far from the end.
-
-    A walk that must end at the base path's own answer has less room the fewer uncertain tokens are left:
-    each step keeps a share ``1 - scale (1 - p)²`` of what is settled. Equal everywhere if the end is unknown.
-    """
-    p = np.asarray(step_p, dtype=np.float64)
-    if not known_end:
-        return np.ones(len(p))
-    settled = np.cumprod((1 - scale * (1 - p) ** 2)[::-1])[::-1]
-    return 1 - np.append(settled[1:], 1.0) * (1 - scale)
-
-
 def stratified_shares(
     step_p: ArrayLike, cost: ArrayLike | None = None, variance: ArrayLike | None = None
 ) -> FloatArray:

@@ -7,7 +7,6 @@ from walks import World
 from smoothing.allocation import (
     Design,
     curve_weights,
-    expected_variance,
     next_draws,
     stratified_shares,
     token_choice,
@@ -117,14 +116,6 @@ def test_given_out_one_by_one_is_the_same_as_solved_at_once() -> None:
     for _ in range(50):
         other = rng.multinomial(20, np.full(len(given_out), 1 / len(given_out)))
         assert left(given_out) > left(other)
-
-
-def test_expected_variance_falls_towards_a_known_end() -> None:
-    p = np.random.default_rng(8).uniform(0.2, 1, 40)
-    known = expected_variance(p, known_end=True)
-    assert (np.diff(known) <= 0).all()
-    assert (known > 0).all()
-    assert (expected_variance(p, known_end=False) == 1).all()
 
 
 def test_open_questions_get_more_than_settled_ones() -> None:
