@@ -253,8 +253,8 @@ def import_(
     if as_json:
         emit(report)
     else:
-        for path, records_read in report.runs.items():
-            say(f"{path}: {records_read} records")
+        for path, imported in report.runs.items():
+            say(f"{path}: {len(imported)} questions")
     for file, reason in report.skipped.items():
         err.print(f"skipped {file}: {reason}", markup=False, soft_wrap=True)
     if report.skipped:

@@ -79,7 +79,7 @@ class Run:
         """Question id -> what went wrong with it, as of the last collecting session."""
         path, found = self.path / "failures.jsonl", {}
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_text(encoding="utf-8").split("\n"):
                 try:
                     entry = json.loads(line)
                 except ValueError:  # the writer was killed in the middle of this line
