@@ -174,3 +174,17 @@ def test_help_and_version(capsys, monkeypatch) -> None:
     code, said, _ = run(capsys, monkeypatch, "collect", "--help")
     assert code == 0
     assert "resumes" in said
+
+
+def test_import_counts_questions_and_names_what_it_skips(
+    shared: Path, capsys, monkeypatch, tmp_path: Path
+) -> None:
+    source = tmp_path / "stores"
+    source.mkdir()
+    record = shared / "data" / "forking-fast" / "s200" / "deepseek" / "row000.json.gz"
+    (source / record.name).write_bytes(record.read_bytes())
+    (source / "notes.txt").write_text("not a record")
+    code, said, error = run(capsys, monkeypatch, "import", str(source), "--out", str(tmp_path / "runs"))
+    assert code == 1
+    assert said.strip().endswith(": 1 questions")
+    assert "notes.txt" in error
