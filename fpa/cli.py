@@ -330,6 +330,17 @@ def forks(
     threshold: Threshold = 0.15,
     samples: Samples = None,
     every: Every = 1,
+    survival: Annotated[
+        bool,
+        typer.Option(
+            "--survival",
+            help="Also write RUN/survival/METHOD.parquet: the chance, by position, that no alternate token has "
+            "changed the outcome yet.",
+        ),
+    ] = False,
+    survival_threshold: Annotated[
+        float, typer.Option(help="Distance between outcome distributions that counts as changed.")
+    ] = 0.6,
     as_json: Json = False,
 ) -> None:
     """The forking tokens of every question, in context; writes RUN/forks/METHOD.parquet."""
@@ -337,16 +348,19 @@ def forks(
 
     from fpa.curves import collected, curve_name, fork_table, smooth_question
     from fpa.run import open_run
+    from fpa.survival import survival_table
 
     opened = open_run(run)
-    tables = [
-        fork_table(opened, smooth_question(opened, q, method, samples, every), threshold)
-        for q in collected(opened)
-    ]
-    found = pd.concat(tables, ignore_index=True)
-    written = opened.save_forks(curve_name(method, samples, every), found)
+    curves = [smooth_question(opened, q, method, samples, every) for q in collected(opened)]
+    found = pd.concat([fork_table(opened, curve, threshold) for curve in curves], ignore_index=True)
+    name = curve_name(method, samples, every)
+    made = {"forks": opened.save_forks(name, found)}
+    if survival:
+        surviving = [survival_table(opened, curve, survival_threshold) for curve in curves]
+        made["survival"] = opened.path / "survival" / f"{name}.parquet"
+        write_parquet(pd.concat(surviving, ignore_index=True), made["survival"])
     if as_json:
-        emit({"forks": written, "found": records(found)})
+        emit({**made, "found": records(found)})
         return
     table = Table("question", "t", "token in context", "change", "outcome", "instead", box=None)
     for row in found.to_dict("records"):
@@ -363,7 +377,8 @@ def forks(
         put(table)
     else:
         say(f"no change of {threshold} or more")
-    say(f"forks  {written}")
+    for what, written in made.items():
+        say(f"{what}  {written}")
 
 
 @app.command()
@@ -599,6 +614,7 @@ def write_parquet(table: Any, path: Path) -> None:
     """Write a table whole or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         table.to_parquet(temporary, index=False)
         temporary.replace(path)
     except OSError as error:

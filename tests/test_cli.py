@@ -48,10 +48,15 @@ def test_the_pipeline_in_json(collected: Path, capsys, monkeypatch, tmp_path: Pa
     assert totals.between(1 - 1e-9, 1 + 1e-9).all()
     assert ((curves["lo"] <= curves["p"] + 1e-9) & (curves["p"] <= curves["hi"] + 1e-9)).mean() > 0.95
 
-    code, said, _ = run(capsys, monkeypatch, "forks", str(collected), "--threshold", "0.1", "--json")
+    code, said, _ = run(
+        capsys, monkeypatch, "forks", str(collected), "--threshold", "0.1", "--survival", "--json"
+    )
     found = json.loads(said)
     assert code == 0
     assert all(fork["tv"] > 0.1 for fork in found["found"])
+    surviving = pd.read_parquet(found["survival"])
+    assert surviving["survival"].between(0, 1).all()
+    assert (surviving.groupby("question_id")["survival"].diff().dropna() <= 1e-12).all()
 
     code, said, _ = run(
         capsys, monkeypatch, "score", str(collected), "--samples", "5", "--every", "2", "--json", "--workers", "1",
