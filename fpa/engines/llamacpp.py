@@ -89,8 +89,9 @@ class LlamaCppEngine:
         params.model.path = str(path)
         params.n_parallel = parallel
         params.n_ctx = context * parallel
-        # One key-value cache per sequence: results then depend far less on what else is in flight.
-        params.kv_unified = False
+        # One cache for all sequences shares the cells of common prefixes, which nearly doubles the speed; one
+        # cache per sequence keeps a sequence's sums apart from whatever else is in flight.
+        params.kv_unified = not deterministic
         attention = xllamacpp.llama_flash_attn_type
         params.flash_attn_type = (
             attention.LLAMA_FLASH_ATTN_TYPE_DISABLED if exact else attention.LLAMA_FLASH_ATTN_TYPE_ENABLED
