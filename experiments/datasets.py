@@ -44,10 +44,9 @@ class Dataset:
         """Whether positions are sentence ends, so that a stride N counts sentences."""
         return self.run.config.get("unit") == "sentence"
 
-    @property
-    def unit(self) -> str:
-        """What a stride counts."""
-        return "sentences" if self.by_sentence else "tokens"
+    def stride_text(self, every: int) -> str:
+        """A stride with its unit."""
+        return f"{every} {'sentence' if self.by_sentence else 'token'}{'s' if every > 1 else ''}"
 
     @cached_property
     def title(self) -> str:

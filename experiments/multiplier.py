@@ -55,7 +55,7 @@ def run(context: Context) -> Result:
             list(CLAIMS), list(CLAIMS.values()), "*", color="#000000", ms=8, label="published, Full Model"
         )
         bottom.plot([5, 100], [5, 100], ":", color="0.5", lw=0.9, label="S_eff = S")
-        top.set_title(f"{dataset.title}, N={stride} {dataset.unit}", fontsize=8, loc="left")
+        top.set_title(f"{dataset.title}, N={dataset.stride_text(stride)}", fontsize=8, loc="left")
         low, high = 0.3, 20.0
         seen = found[found["every"] == stride]["value"]
         figures.log_ticks(top, "y", figures.nice_ticks(min(low, seen.min()), max(high, seen.max())))

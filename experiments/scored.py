@@ -75,6 +75,8 @@ def effective(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for key in spread.index:
         a, b = spread.loc[key].to_numpy(), error.loc[key].to_numpy()
+        if np.isnan(b).any():
+            continue
         with np.errstate(divide="ignore", invalid="ignore"):
             again = np.where(drawn @ b > 0, (drawn @ a) / (drawn @ b), np.nan)
         rows.append((*key, a.sum() / b.sum() if b.sum() > 0 else np.nan, *limits(again)))
