@@ -107,20 +107,30 @@ def _pairs(question_id: str, draws: Draws, rng: np.random.Generator) -> list[dic
             "p_value": np.nan,
         }
         if len(stayed) >= LEAST:
-            row |= _compare(stayed, following, len(draws.categories), rng)
+            width = len(draws.categories)
+            row["tv"], row["tv_expected"], row["p_value"] = compare(
+                np.bincount(stayed, minlength=width), np.bincount(following, minlength=width), rng
+            )
         rows.append(row)
     return rows
 
 
-def _compare(a: IntArray, b: IntArray, width: int, rng: np.random.Generator) -> dict[str, float]:
-    """Total variation of two samples, against that of their random splits (a permutation test)."""
-    first = np.bincount(a, minlength=width)
-    pooled = first + np.bincount(b, minlength=width)
-    splits = rng.multivariate_hypergeometric(pooled, len(a), size=PERMUTATIONS)
-    null = np.abs(splits / len(a) - (pooled - splits) / len(b)).sum(axis=1) / 2
-    tv = float(np.abs(first / len(a) - (pooled - first) / len(b)).sum() / 2)
+def compare(first: IntArray, second: IntArray, rng: np.random.Generator) -> tuple[float, float, float]:
+    """Are two samples of outcomes draws of one distribution? A permutation test on total variation.
+
+    Args:
+        first, second: (K,) outcome counts, neither all zero.
+        rng: for the permutations.
+
+    Returns:
+        Total variation of the two, its mean under random splits of the pooled sample, and the p-value: uniform if
+        they are draws of one distribution (ties are broken at random), NaN where all outcomes are the same.
+    """
+    pooled, n, m = first + second, int(first.sum()), int(second.sum())
+    splits = rng.multivariate_hypergeometric(pooled, n, size=PERMUTATIONS)
+    null = np.abs(splits / n - (pooled - splits) / m).sum(axis=1) / 2
+    tv = float(np.abs(first / n - second / m).sum() / 2)
     above = (null > tv + 1e-12).mean()
     ties = (np.abs(null - tv) <= 1e-12).mean()
-    # Ties are broken at random, so that the p-value is uniform although the counts are discrete.
     p_value = float("nan") if (pooled > 0).sum() < 2 else float(above + ties * rng.random())
-    return {"tv": tv, "tv_expected": float(null.mean()), "p_value": p_value}
+    return tv, float(null.mean()), p_value
