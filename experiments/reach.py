@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from experiments.figures import STYLES, legend, line, log_ticks, panels, save
 from experiments.replay import FloatArray, IntArray, Replay, Stored, released
 from smoothing import Observations
 from smoothing.allocation import Design, next_draws, stratified_shares, whole_numbers
@@ -390,6 +391,36 @@ def _budget_report(table: pd.DataFrame) -> list[str]:
     return [*lines, ""]
 
 
+def budget_figure(table: pd.DataFrame, stem: Path) -> None:
+    """Accuracy against tokens: S_eff of the methods at equal budgets, with standard errors over questions."""
+    shown = {
+        "grid, raw": ("raw frequencies, published grid", STYLES["raw"]),
+        "grid, full": ("published Full Model, same draws", STYLES["full"]),
+        "grid, auto": ("auto, same draws", STYLES["bayes"]),
+        "stratified, auto": ("auto, stratified draws", STYLES["kernel"]),
+        "adaptive, auto": ("auto, adaptive draws", STYLES["auto"]),
+    }
+    figure, axes = panels(1, height=3.6)
+    figure.set_size_inches(6.4, 4.2)
+    ax = axes.flat[0]
+    for method, (label, style) in shown.items():
+        rows = []
+        for _, cell in table[table["method"] == method].groupby("budget"):
+            tokens = cell.groupby("split")["tokens"].sum().mean() / cell["row"].nunique() / 1000
+            rows.append((tokens, *s_eff(cell)))
+        tokens, value, error = np.array(sorted(rows)).T
+        line(
+            ax, method, tokens, value, value - error, value + error, label, style,
+            dashes=" " if method == "grid, raw" else "-", band=method != "grid, raw",
+        )  # fmt: skip
+    log_ticks(ax, "x", (10, 20, 50, 100, 200))
+    log_ticks(ax, "y", (5, 10, 20, 50, 100, 200, 300))
+    ax.set_xlabel("generated tokens per question (thousands)")
+    ax.set_ylabel("accuracy: $S_{eff}$, independent draws per position")
+    legend(figure, columns=3)
+    save(figure, stem)
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(
@@ -410,6 +441,11 @@ def main() -> None:
         run_budget(given.out, range(given.rows), given.splits)
     else:
         print(report(given.out))
+        budgets = sorted(given.out.glob("budget-*.parquet"))
+        if budgets:
+            budget_figure(
+                pd.concat([pd.read_parquet(f) for f in budgets]), given.out / "accuracy-against-tokens"
+            )
 
 
 if __name__ == "__main__":
