@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-vllm test-browser lint types check clean
+.PHONY: demo test test-vllm test-browser lint types check paper clean
 
 demo: .venv/.local
 	$(BIN)/fpa demo --out demo
@@ -26,6 +26,10 @@ types: .venv/.dev
 	$(BIN)/mypy
 
 check: lint types test
+
+# Every experiment on the reference run and, where FPA_SHARED leads to them, the released rollouts: docs/results.md.
+paper: .venv/.local
+	$(BIN)/python -m experiments all --out runs/paper --docs docs
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -4,8 +4,8 @@
     python -m experiments all --docs docs                    # all of them, and docs/results.md (make paper)
 
 Each prints a table and a sentence per run, and writes CSV tables and a figure (SVG and PDF) under --out. Without --data
-the runs are this project's reference run and, where the environment variable FPA_SHARED names the folder that holds them,
-the released "Forking Fast" rollouts.
+the runs are this project's reference run and, where the environment variable FPA_SHARED names the folder that
+holds them, the released "Forking Fast" rollouts.
 """
 
 from __future__ import annotations
@@ -85,6 +85,9 @@ def report(name: str, result: Result, out: Path) -> None:
     console = Console()
     console.print(f"{name}: {result.title}", style="bold", highlight=False)
     console.print(markdown(result.shown), soft_wrap=True, highlight=False, markup=False)
+    for line, table in result.also:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(markdown(table), soft_wrap=True, highlight=False, markup=False)
     for verdict in result.verdicts:
         console.print(verdict, soft_wrap=True, highlight=False, markup=False)
     out.mkdir(parents=True, exist_ok=True)

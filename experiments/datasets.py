@@ -85,8 +85,8 @@ def released_folder() -> Path | None:
 def find(paths: Sequence[Path], stores: Path = STORES) -> list[Dataset]:
     """The data sets named, or, with none named, all there are.
 
-    The latter are this project's reference run and, where FPA_SHARED leads to them, the released rollouts, imported into
-    ``stores``.
+    The latter are this project's reference run and, where FPA_SHARED leads to them, the released rollouts,
+    imported into ``stores``.
 
     Raises:
         UsageError: a path is no run.

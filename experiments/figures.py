@@ -1,4 +1,5 @@
-"""Figures fit for a paper: vector output, one look for all experiments, colours that colour-blind readers tell apart."""
+"""Figures fit for a paper: vector output, one look for all experiments, colours that colour-blind readers tell
+apart."""
 
 from __future__ import annotations
 
@@ -98,9 +99,17 @@ def log_ticks(ax: Axes, axis: str, ticks: Iterable[float]) -> None:
     getattr(ax, f"set_{axis}scale")("log")
     which = getattr(ax, f"{axis}axis")
     which.set_major_locator(FixedLocator(shown))
-    which.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    which.set_major_formatter(FuncFormatter(lambda v, _: short(v)))
     which.set_minor_locator(NullLocator())
     which.set_minor_formatter(NullFormatter())
+
+
+def short(value: float) -> str:
+    """A tick's label: 2000 as 2k, 1000000 as 1M."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
 
 
 def nice_ticks(low: float, high: float) -> list[float]:

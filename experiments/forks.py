@@ -5,7 +5,6 @@ Regions as published: within ten tokens of a jump of the reference curve by more
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from experiments import figures
@@ -90,22 +89,25 @@ def run(context: Context) -> Result:
             figures.log_ticks(ax, "x", (5, 10, 20, 40, 100))
             ax.set_ylim(0, max(1.2, 1.05 * float(part["value"].max())) if len(part) else 1.2)
             ax.set_xlabel("draws per position S")
-            where = "near jumps over 0.15" if region == "jump" else "elsewhere"
+            where = "jumps over 0.15" if region == "jump" else "elsewhere"
             count = int(part["questions"].max()) if len(part) else 0
-            ax.set_title(f"{dataset.name}, {where} ({count} questions), N={stride}", fontsize=8, loc="left")
+            ax.set_title(f"{dataset.name}, {where} ({count} q.), N={stride}", fontsize=8, loc="left")
     for row_axes in axes:
         row_axes[0].set_ylabel("error over raw's (TV ratio)")
     figures.legend(figure, 4)
     return Result(
         "near forks and elsewhere",
-        f"{HOW} Regions: within 10 tokens of a jump of the run's own full curve by more than θ, and the rest. The table is at "
-        "the stride of the published figures; all strides are in the CSV. Values are TV over that of raw in the same region; "
+        f"{HOW} Regions: within 10 tokens of a jump of the run's own full curve by more than θ, and the "
+        "rest. The table is at "
+        "the stride of the published figures; all strides are in the CSV. Values are TV over that of raw in "
+        "the same region; "
         "above 1, smoothing hurts.",
         verdicts,
         pd.DataFrame(shown),
         {"forks": pd.concat(tables)},
         figure,
-        "TV over raw's near jumps of more than 0.15 (above) and elsewhere (below), against S; bands, 95 % over questions, of "
+        "TV over raw's near jumps of more than 0.15 (above) and elsewhere (below), against S; bands, 95 % "
+        "over questions, of "
         "`full` and `auto`.",
         ("The run's own full curve says where its jumps are: with few draws some of them are noise.",),
     )
@@ -156,8 +158,3 @@ def verdict(dataset: Dataset, found: pd.DataFrame) -> str:
             "smoothing by the published model is nowhere clearly worse than raw at forks: "
         )  # fmt: skip
     return f"**{dataset.title}**: {head}{'; '.join(says)} (θ 0.10 to 0.20, all S and N; by 95 % intervals)."
-
-
-def nothing_near(table: pd.DataFrame) -> bool:
-    """Whether no question has a jump at the lowest threshold."""
-    return bool(np.isnan(table[f"tv_jump@{THRESHOLDS[0]:.2f}"]).all())

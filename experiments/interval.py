@@ -93,7 +93,8 @@ def run(context: Context) -> Result:
         pd.DataFrame(shown),
         {"interval": pd.concat(tables)},
         figure,
-        "Error against the stride N with S in proportion, so that the draws spent are the same; bands, 95 % over questions, of "
+        "Error against the stride N with S in proportion, so that the draws spent are the same; bands, 95 % "
+        "over questions, of "
         "`raw`, `full` and `auto`.",
     )
 

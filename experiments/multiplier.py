@@ -1,4 +1,5 @@
-"""The effective sample size multiplier: how many raw draws a smoothed one is worth (published: 5 at S=5, 3.3 at S=30)."""
+"""The effective sample size multiplier: how many raw draws a smoothed one is worth (published: 5 at S=5, 3.3 at
+S=30)."""
 
 from __future__ import annotations
 
@@ -67,15 +68,15 @@ def run(context: Context) -> Result:
     figures.legend(figure, 5)
     return Result(
         "what a smoothed draw is worth",
-        f"{HOW} Multiplier: the raw curve's S at which its pooled TV is the same, over S (log-log interpolation; the fitted "
-        "line outside). A TV to a finite reference holds that reference's noise, so multipliers are compressed at large S; "
-        "S_eff (lower panels) is free of it.",
+        f"{HOW} Multiplier: the raw curve's S at which its pooled TV is the same, over S (log-log interpolation; "
+        "the fitted line outside). A TV to a finite reference holds that reference's noise, so multipliers are "
+        "compressed at large S; S_eff (lower panels) is free of it.",
         verdicts,
         pd.DataFrame(shown),
         {"multiplier": pd.concat(tables)},
         figure,
-        "Multiplier (above) and S_eff (below) against S at the stride of the published figures; bands, 95 % over questions, of "
-        "`full` and `auto`; stars: published.",
+        "Multiplier (above) and S_eff (below) against S at the stride of the published figures; bands, 95 % over "
+        "questions, of `full` and `auto`; stars: published.",
     )
 
 

@@ -117,16 +117,19 @@ def run(context: Context) -> Result:
     figures.legend(figure, 6)
     return Result(
         "noise falls as 1/√S",
-        "Every sampled position. *Halves*: the raw curve's error from half the distance between two disjoint sets of S/2 "
+        "Every sampled position. *Halves*: the raw curve's error from half the distance between two disjoint "
+        "sets of S/2 "
         "draws, which up to the whole store needs no reference. *Expected*: the same with draws simulated from "
-        "multinomials at the overall frequencies. The other columns are the distance of each model, fitted to S draws at "
+        "multinomials at the overall frequencies. The other columns are the distance of each model, fitted "
+        "to S draws at "
         "every position, to the half of the draws that it did not see: the noise of that half is in it.",
         verdicts,
         pd.DataFrame([row for row in shown if row is not None]),
         {"noise": pd.concat(tables)},
         figure,
         "Error against draws per position S, every position sampled (N=1). Black: raw by halves with its 95 % band; "
-        "dotted: multinomial expectation. Coloured: each model against the unseen half, whose noise (dashed: that of raw "
+        "dotted: multinomial expectation. Coloured: each model against the unseen half, whose noise (dashed: "
+        "that of raw "
         "expected from a multinomial) keeps the lines from falling further.",
         ("One question with 1,000 draws per branch is the only data beyond S=200.",)
         if any(d.run.config.get("samples", 0) >= 1000 for d in context.datasets)
@@ -176,8 +179,10 @@ def verdict(dataset: Dataset, found: pd.DataFrame, summary: pd.DataFrame) -> str
     )
     return (
         f"**{dataset.title}**: that the raw curve's error falls as 1/√S {says}{few}: the root mean square error has "
-        f"log-log slope {with_limits(root, low, high)} from S={halves['samples'].min()} to {halves['samples'].max()}; total "
-        f"variation {with_limits(*slope_limits(found, 'halves'))}, where simulated multinomial draws give {number(ideal)}, and it "
+        f"log-log slope {with_limits(root, low, high)} from S={halves['samples'].min()} to "
+        f"{halves['samples'].max()}; total "
+        f"variation {with_limits(*slope_limits(found, 'halves'))}, where simulated multinomial draws give "
+        f"{number(ideal)}, and it "
         f"is at most {100 * off:.0f} % from theirs at any S."
     )
 

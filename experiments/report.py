@@ -10,11 +10,11 @@ from experiments.result import Context, Result, markdown
 
 HEADER = """# Results
 
-What the published results on forking paths ("Forking Fast"; Bigelow et al. 2024, arXiv 2412.07961) look like on the data at
-hand, and what this project's estimators (`martingale`, `bayes`, `auto`) do beside them. This page is written by
-`make paper`; every figure and every "holds" or "does not hold" in it is computed from the runs. S is the number of
-continuations per position, N the stride. Intervals are 95 % bootstrap intervals over questions (1,000 resamples); with
-fewer than ten questions they say little, and claims are not judged by them.
+What the published results on forking paths ("Forking Fast"; Bigelow et al. 2024, arXiv 2412.07961) look like on
+the data at hand, and what this project's estimators (`martingale`, `bayes`, `auto`) do beside them. This page is
+written by `make paper`; every figure and every "holds" or "does not hold" in it is computed from the runs. S is
+the number of continuations per position, N the stride. Intervals are 95 % bootstrap intervals over questions
+(1,000 resamples); with fewer than ten questions they say little, and claims are not judged by them.
 """
 
 
@@ -34,6 +34,8 @@ def write_page(docs: Path, results: Mapping[str, Result], context: Context) -> P
         lines += ["", f"## `{name}`: {result.title}", ""]
         lines += [f"- {verdict}" for verdict in result.verdicts]
         lines += ["", result.how, "", markdown(result.shown), ""]
+        for line, table in result.also:
+            lines += [line, "", markdown(table), ""]
         lines += [f"![{result.title}](images/{stem.name}.svg)", "", f"*{result.caption}*", ""]
         lines += [f"{note}\n" for note in result.notes]
         lines += [f"    python -m experiments {name}", ""]

@@ -35,6 +35,7 @@ class Result:
         figure: the figure.
         caption: what the figure shows.
         notes: what limits the conclusion.
+        also: further tables for reports, each with a line above it.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Result:
     figure: Figure
     caption: str
     notes: Sequence[str] = field(default_factory=tuple)
+    also: Sequence[tuple[str, pd.DataFrame]] = field(default_factory=tuple)
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -19,7 +19,8 @@ FloatArray = NDArray[np.float64]
 RESAMPLES_OF_MULTIPLIERS = 300
 
 HOW = (
-    "The published protocol: S draws at every N-th position are fitted, and the distance (TV, averaged over all positions, "
+    "The published protocol: S draws at every N-th position are fitted, and the distance (TV, averaged over "
+    "all positions, "
     f"replicates and questions) is to the run's other draws; up to {REPLICATES} disjoint replicates."
 )
 

@@ -1,7 +1,7 @@
 """Do the signals that steer entropy-guided generation find the tokens where the outcome forks?
 
-Entropy, varentropy, 1 − p, Entropix' states and EAGER's branch points are held against forks at θ 0.10, 0.15 and 0.20, against the
-outcome variance that each token decides, and against ``stratified`` as a way to spend rollouts.
+Entropy, varentropy, 1 − p, Entropix' states and EAGER's branch points are held against forks at θ 0.10, 0.15 and
+0.20, against the outcome variance that each token decides, and against ``stratified`` as a way to spend rollouts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ FloatArray = NDArray[np.float64]
 BUDGETS = (0.65, 2.0)
 SPLITS = 2
 RESAMPLES = 300
+FAIR = 0.9
+"""A scheme that could not spend this share of the tokens is no comparison at equal tokens."""
 SHOWN_THETA = 0.15
 SCORES = {
     "entropy": "entropy",
@@ -64,7 +66,7 @@ def run(context: Context) -> Result:
         verdicts.append(verdict(dataset, tokens, scores, rules, money))
         _draw_precision(axes[0][column], dataset, tokens)
         _draw_variance(axes[1][column], dataset, tokens, rules)
-        _draw_spending(axes[2][column], dataset, money)
+        _draw_spending(axes[2][column], dataset, money, column == 0)
     axes[0][0].set_ylabel("precision")
     axes[1][0].set_ylabel("share of outcome variance")
     figures.legend(figure, 5)
@@ -72,34 +74,54 @@ def run(context: Context) -> Result:
     return Result(
         "what entropy-guided signals say about forks",
         "A token is followed by a fork if the outcome curve changes by more than θ between its position and the next. "
-        "AUROC and average precision (AP) over all tokens of all questions, intervals by resampling questions; chance is an "
-        "AUROC of 0.5 and an AP equal to the share of forks. *Judged by*: the full curve (the published definition); the "
-        "position against its base branch, which by the martingale identity is what the token itself changes, without the "
-        f"noise of two positions' draws (branch form alone); the draws that `auto` and `full`, fitted to S={SEEN} draws at every "
+        "AUROC and average precision (AP) over all tokens of all questions, intervals by resampling "
+        "questions; chance is an "
+        "AUROC of 0.5 and an AP equal to the share of forks. *Judged by*: the full curve (the published "
+        "definition); the "
+        "position against its base branch, which by the martingale identity is what the token itself "
+        "changes, without the "
+        "noise of two positions' draws (branch form alone); the draws that `auto` and `full`, fitted to "
+        f"S={SEEN} draws at every "
         "position, did not see. *Outcome variance* at a token is what its choice decides, Σ p(w)‖o(w) − o‖² over next "
         "tokens, debiased. *Spending*: draws that leave the base path are placed where a rule says, at the tokens that "
-        f"`stratified` spends with {BUDGETS[0]} and {BUDGETS[1]} draws per position, and `auto` is fitted to each ({SPLITS} splits); "
+        f"`stratified` spends with {BUDGETS[0]} and {BUDGETS[1]} draws per position, and `auto` is fitted to "
+        f"each ({SPLITS} splits); "
         "values are S_eff over that of `stratified`.",
         verdicts,
-        shown_table(everything, pd.concat(ruled), pd.concat(spent)),
+        shown_table(everything),
         {
             "signals-detection": everything,
             "signals-rules": pd.concat(ruled),
             "signals-spending": pd.concat(spent),
         },
         figure,
-        f"Above: precision against recall of forks at θ={SHOWN_THETA} (full curve), dotted: chance; `auto` and `full` by rollouts. "
-        "Middle: share of the outcome variance at the tokens taken, likeliest first, and of rules that fire or not (letters "
-        "as in the legend). Below: S_eff over that of `stratified` at equal expected tokens, 95 % over questions.",
+        f"Above: precision against recall of forks at θ={SHOWN_THETA} (full curve), dotted: chance; `auto` "
+        "and `full` by rollouts. "
+        "Middle: share of the outcome variance at the tokens taken, likeliest first, and of rules that fire "
+        "or not (markers "
+        "as in the legend). Below: S_eff over that of `stratified` at equal expected tokens, 95 % over "
+        "questions; at the right, "
+        "tokens spent in per cent of its; grey: the rule fires too seldom to spend as much.",
         (
-            "Entropix' attention terms are not there (zero), and EAGER's θ is taken in nats. In the released stores only the "
-            "probabilities of the kept branches exist (top 10, p ≥ 0.05, and the base token): entropies there are lower bounds with the "
-            "lost mass as one token, varentropies are understated where the tail is long, and EAGER's renormalised entropy "
-            "cannot exceed ln 10 = 2.3, so that its default θ of 2.5 never fires. In the sentence-wise store the signals are "
+            "Entropix' attention terms are not there (zero), and EAGER's θ is taken in nats. In the released "
+            "stores only the "
+            "probabilities of the kept branches exist (top 10, p ≥ 0.05, and the base token): entropies "
+            "there are lower bounds with the "
+            "lost mass as one token, varentropies are understated where the tail is long, and EAGER's "
+            "renormalised entropy "
+            "cannot exceed ln 10 = 2.3, so that its default θ of 2.5 never fires. In the sentence-wise store "
+            "the signals are "
             "those of the first token of each sentence alone, while the outcome may change at any later one; p is at "
             "temperature 1 there. In runs of free draws the alternatives of a token are taken as one, which makes its "
-            "variance a lower bound; in the reference run EAGER's and 1 − p are at the sampling temperature of 0.8.",
+            "variance a lower bound; EAGER's entropy and 1 − p are at the sampling temperature.",
         ),
+        [
+            (
+                "Rules that fire or not, and for comparison the likeliest tenth of each question's tokens:",
+                shown_rules(pd.concat(ruled)),
+            ),
+            ("Spending rollouts by them:", shown_spending(pd.concat(spent))),
+        ],
     )
 
 
@@ -178,7 +200,8 @@ def rule_table(tokens: pd.DataFrame) -> pd.DataFrame:
 
 
 def spending_table(paid: pd.DataFrame) -> pd.DataFrame:
-    """S_eff of every scheme over that of ``stratified``, paired over questions: a ratio of errors, since spread is shared."""
+    """S_eff of every scheme over that of ``stratified``, paired over questions: a ratio of errors, since spread
+    is shared."""
     columns = ["budget", "scheme", "ratio", "low", "high", "tokens_over_stratified", "draws"]
     if paid.empty:
         return pd.DataFrame(columns=columns)
@@ -200,22 +223,50 @@ def spending_table(paid: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def shown_table(found: pd.DataFrame, ruled: pd.DataFrame, spent: pd.DataFrame) -> pd.DataFrame:
-    """One table for reports: detection at the three θ, then what rules skip, then spending."""
+def shown_table(found: pd.DataFrame) -> pd.DataFrame:
+    """Detection for reports: every signal by the curve and by the base branch, and beside rollouts by unseen draws."""
     rows = []
     for (data, judge, signal), group in found.groupby(["data", "judged_by", "signal"], sort=False):
-        by = group.set_index("theta")
-        row = {"data": data, "what": f"`{signal}`, judged by {judge}"}
-        for theta in THRESHOLDS:
-            cell = by.loc[theta]
-            row[f"θ={theta:.2f}: forks, AUROC, AP"] = (
-                f"{int(cell['forks'])}; {with_limits(cell['auroc'], cell['auroc_low'], cell['auroc_high'], 2)}; "
-                f"{with_limits(cell['ap'], cell['ap_low'], cell['ap_high'], 2)}"
-            )
+        if judge.startswith("other") and signal in ("varentropy", "top-20 entropy", "1 − p"):
+            continue
+        row = {"data": data, "signal": signal, "judged by": judge}
+        for cell in group.itertuples():
+            row[f"forks at {cell.theta:.2f}"] = str(cell.forks)
+            row[f"AUROC {cell.theta:.2f}"] = with_limits(cell.auroc, cell.auroc_low, cell.auroc_high, 2)
+            row[f"AP {cell.theta:.2f}"] = with_limits(cell.ap, cell.ap_low, cell.ap_high, 2)
         rows.append(row)
-    detection_rows = pd.DataFrame(rows)
-    del ruled, spent  # shown beside it
-    return detection_rows
+    return pd.DataFrame(rows)
+
+
+def shown_rules(ruled: pd.DataFrame) -> pd.DataFrame:
+    """Rules for reports."""
+    rows = []
+    for cell in ruled.to_dict("records"):
+        row = {
+            "data": cell["data"], "rule": cell["rule"], "fires at": f"{100 * cell['fires']:.1f} %",
+            "outcome variance at tokens skipped": with_limits(
+                cell["skipped"], cell["skipped_low"], cell["skipped_high"], 2
+            ),
+        }  # fmt: skip
+        for theta in THRESHOLDS:
+            values = (number(cell[f"{kind}@{theta:.2f}"], 2) for kind in ("precision", "recall"))
+            row[f"precision, recall {theta:.2f}"] = ", ".join(values)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def shown_spending(spent: pd.DataFrame) -> pd.DataFrame:
+    """Spending for reports: a row per run and scheme."""
+    rows = []
+    for (data, scheme), group in spent[spent["scheme"] != STRATIFIED].groupby(["data", "scheme"], sort=False):
+        row = {"data": data, "draws placed by": scheme}
+        for cell in group.itertuples():
+            row[f"S_eff over stratified's, {cell.budget:g} draws per position"] = with_limits(
+                cell.ratio, cell.low, cell.high, 2
+            )
+            row[f"tokens spent, {cell.budget:g}"] = f"{100 * cell.tokens_over_stratified:.0f} %"
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def verdict(
@@ -235,15 +286,16 @@ def verdict(
         else "signals of the token alone do not find forks better than chance: "
     )  # fmt: skip
     says = [
-        f"{head}the best, `{best}`, has AUROC {with_limits(top['auroc'], top['auroc_low'], top['auroc_high'], 2)} and AP "
-        f"{with_limits(top['ap'], top['ap_low'], top['ap_high'], 2)} at θ={SHOWN_THETA} (chance {number(chance, 2)}; "
-        f"{int(top['forks'])} forks)"
+        f"{head}the best, `{best}`, has AUROC {with_limits(top['auroc'], top['auroc_low'], top['auroc_high'], 2)} "
+        f"and AP {with_limits(top['ap'], top['ap_low'], top['ap_high'], 2)} at θ={SHOWN_THETA} "
+        f"(chance {number(chance, 2)}; {int(top['forks'])} forks)"
     ]
     moved = tokens["tv"] > SHOWN_THETA
     if moved.any() and not dataset.by_sentence:
         noise = float((tokens["doubt"] < SHOWN_THETA)[moved].mean())
         says.append(
-            f"{100 * noise:.0f} % of those forks follow a token with 1 − p below θ, which by TV ≤ 1 − p can only be sampling noise"
+            f"{100 * noise:.0f} % of those forks follow a token with 1 − p below θ, which by TV ≤ 1 − p "
+            "can only be sampling noise"
         )
     branch = part[part["judged_by"] == "base branch"].set_index("signal")
     if len(branch):
@@ -257,8 +309,8 @@ def verdict(
     unseen = part[part["judged_by"].str.startswith("other")].set_index("signal")
     auto, alone = unseen.loc[f"auto, S={SEEN}"], unseen.loc[best]
     says.append(
-        f"`auto` from S={SEEN} rollouts has AP {with_limits(auto['ap'], auto['ap_low'], auto['ap_high'], 2)} where `{best}` has "
-        f"{with_limits(alone['ap'], alone['ap_low'], alone['ap_high'], 2)} (judged by draws neither saw)"
+        f"`auto` from S={SEEN} rollouts has AP {with_limits(auto['ap'], auto['ap_low'], auto['ap_high'], 2)} where "
+        f"`{best}` has {with_limits(alone['ap'], alone['ap_low'], alone['ap_high'], 2)} (judged by draws neither saw)"
     )
     listed = rules.set_index("rule")
     parts = [
@@ -269,8 +321,7 @@ def verdict(
     says.append(f"outcome variance at tokens skipped: {', '.join(parts)}")
     others = money[money["scheme"] != STRATIFIED]
     if len(others):
-        # A scheme that could not spend its tokens (its rule hardly fires) is no comparison at equal tokens.
-        fair = others[others["tokens_over_stratified"] > 0.9]
+        fair = others[others["tokens_over_stratified"] > FAIR]
         better, worse = fair[fair["low"] > 1], fair[fair["high"] < 1]
         names = ", ".join(
             f"{r.scheme} {with_limits(r.ratio, r.low, r.high, 2)}"
@@ -278,8 +329,11 @@ def verdict(
         )
         idle = sorted(set(others["scheme"]) - set(fair["scheme"]))
         unspent = f" ({', '.join(idle)}: too few tokens at which they fire to spend as much)" if idle else ""
-        lead = f"spending where a signal says beats `stratified` in {len(better)} and loses in {len(worse)} of {len(fair)} comparisons"
-        says.append(f"{lead}; S_eff over its at {BUDGETS[-1]:g} draws per position: {names or '–'}{unspent}")
+        says.append(
+            f"spending where a signal says beats `stratified` in {len(better)} and loses in {len(worse)} of "
+            f"{len(fair)} comparisons; S_eff over its at {BUDGETS[-1]:g} draws per position: "
+            f"{names or '–'}{unspent}"
+        )
     else:
         says.append("spending cannot be replayed: step probabilities between its positions are unknown")
     return f"**{dataset.title}**: {'. '.join(s[0].upper() + s[1:] if i else s for i, s in enumerate(says))}."
@@ -318,20 +372,25 @@ def _draw_variance(ax: Axes, dataset: Dataset, tokens: pd.DataFrame, rules: pd.D
     share = np.arange(1, len(tokens) + 1) / len(tokens)
     for name, column in SCORES.items():
         order = np.argsort(-tokens[column].to_numpy(float), kind="stable")
-        ax.plot(share, np.cumsum(variance[order]) / total, color=STYLES[name][0], lw=1.2, label=name)
+        some = np.unique(
+            np.linspace(0, len(order) - 1, 300).astype(int)
+        )  # as many points as a figure can show
+        ax.plot(
+            share[some], (np.cumsum(variance[order]) / total)[some], color=STYLES[name][0], lw=1.2, label=name
+        )
     listed = rules.set_index("rule")
     for rule, marker in zip(RULES, "os^Dv*", strict=True):
         ax.plot(
-            listed.loc[rule, "fires"], 1 - listed.loc[rule, "skipped"], marker, color="#000000", ms=5, mfc="none", label=rule,
-            ls="none", clip_on=False, zorder=5,
+            listed.loc[rule, "fires"], 1 - listed.loc[rule, "skipped"], marker, color="#000000", ms=5, mfc="none",
+            label=rule, ls="none", clip_on=False, zorder=5,
         )  # fmt: skip
     ax.plot([0, 1], [0, 1], ":", color="0.5", lw=0.8)
     ax.set(xlim=(0, 1.0), ylim=(min(0, ax.get_ylim()[0]), 1.05), xlabel="share of tokens taken")
     ax.set_title(f"{dataset.title}", fontsize=8, loc="left")
 
 
-def _draw_spending(ax: Axes, dataset: Dataset, money: pd.DataFrame) -> None:
-    ax.set_title(f"{dataset.title}, draws placed by signal", fontsize=8, loc="left")
+def _draw_spending(ax: Axes, dataset: Dataset, money: pd.DataFrame, named: bool) -> None:
+    ax.set_title(dataset.title, fontsize=8, loc="left")
     part = money[(money["budget"] == BUDGETS[-1]) & (money["scheme"] != STRATIFIED)] if len(money) else money
     if part.empty:
         ax.text(
@@ -340,8 +399,15 @@ def _draw_spending(ax: Axes, dataset: Dataset, money: pd.DataFrame) -> None:
         )  # fmt: skip
         ax.set_axis_off()
         return
-    names = [f"{r.scheme} ({100 * r.tokens_over_stratified:.0f} % of tokens)" for r in part.itertuples()]
-    colours = ["#0072B2" if r.tokens_over_stratified > 0.9 else "#8a8a8a" for r in part.itertuples()]
-    figures.bars(ax, names, part["ratio"], part["low"], part["high"], colours)
+    colours = ["#0072B2" if r.tokens_over_stratified > FAIR else "#8a8a8a" for r in part.itertuples()]
+    figures.bars(ax, list(part["scheme"]), part["ratio"], part["low"], part["high"], colours)
+    if not named:
+        ax.set_yticklabels([])
+    # What was spent of the tokens stands at the right, outside the data.
+    for y, spent in zip(range(len(part))[::-1], part["tokens_over_stratified"], strict=True):
+        ax.annotate(
+            f"{100 * spent:.0f} %", (1.0, y), xycoords=("axes fraction", "data"), xytext=(2, 0),
+            textcoords="offset points", fontsize=6, va="center", color="0.35", annotation_clip=False,
+        )  # fmt: skip
     ax.axvline(1, color="0.4", lw=0.8, ls=":")
     ax.set_xlabel(f"S_eff over stratified's, {BUDGETS[-1]:g} draws per position")

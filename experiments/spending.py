@@ -1,8 +1,8 @@
 """Spending rollouts where a signal says: recorded draws that leave the base path, handed out at most once each.
 
 Half of the draws may be taken, the other half is the reference. Released stores in branch form are replayed by
-``experiments.replay``; in runs of free draws, those of the sampling half that happened to leave at a token are what can be
-taken there.
+``experiments.replay``; in runs of free draws, those of the sampling half that happened to leave at a token are
+what can be taken there.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def spending(path: Path, question_id: str, budgets: Sequence[float], splits: int
         splits: random halves.
 
     Returns:
-        Columns ``budget``, ``split``, ``scheme``, ``spread``, ``error``, ``tokens``, ``draws``; no rows where a position of the
-        base path was not sampled, so that its step probabilities are not all known.
+        Columns ``budget``, ``split``, ``scheme``, ``spread``, ``error``, ``tokens``, ``draws``; no rows where a
+        position of the base path was not sampled, so that its step probabilities are not all known.
     """
     columns = ["budget", "split", "scheme", "spread", "error", "tokens", "draws"]
     draws, positions, _ = prepared(path, question_id)

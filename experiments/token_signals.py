@@ -1,8 +1,9 @@
 """What the next-token distribution says at every token, and what really happens to the outcome there.
 
-Signals: entropy and varentropy (nats), ``1 − p`` of the base token, entropy of the renormalised top 20 (EAGER's), the states
-of two Entropix rule sets, and EAGER's branch points. Where a run keeps whole distributions they are exact; released
-stores keep the branches alone (top 10, p ≥ 0.05), whose lost mass is counted as one token, so that entropies are lower bounds.
+Signals: entropy and varentropy (nats), ``1 − p`` of the base token, entropy of the renormalised top 20 (EAGER's),
+the states of two Entropix rule sets, and EAGER's branch points. Where a run keeps whole distributions they are
+exact; released stores keep the branches alone (top 10, p ≥ 0.05), whose lost mass is counted as one token, so
+that entropies are lower bounds.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ SEEN = 30
 def four_state(h: ArrayLike, v: ArrayLike) -> list[str]:
     """Entropix' four states from entropy (nats) and varentropy (nats²): the first rule that fits.
 
-    keep (H<0.3, V<1.2), clarify (H>2.5, V<1.2), branch (H<2.5, V>2.5), resample (H≥2.5, V>2.5; the published overlap with
-    ``branch`` between 1.2 and 2.5 goes to it), default.
+    keep (H<0.3, V<1.2), clarify (H>2.5, V<1.2), branch (H<2.5, V>2.5), resample (H≥2.5, V>2.5; the published
+    overlap with ``branch`` between 1.2 and 2.5 goes to it), default.
     """
     out = []
     for a, b in zip(np.asarray(h, float), np.asarray(v, float), strict=True):
@@ -111,10 +112,10 @@ def token_signals(path: Path, question_id: str) -> pd.DataFrame:
 
     Returns:
         ``t``, ``p``, ``entropy``, ``varentropy``, ``top_entropy``, ``four_state``, ``threshold_state``, ``eager``,
-        ``eager_free`` (the percentile alone); ``tv`` between the full curve here and at the next position, ``tv_unseen`` the same
-        by draws that the detectors did not see, ``tv_branch`` between the position and its base branch (NaN where there
-        are no branches); ``variance`` resolved by the token; ``auto@θ`` and ``full`` scores of a change from
-        ``SEEN`` draws per position.
+        ``eager_free`` (the percentile alone); ``tv`` between the full curve here and at the next position,
+        ``tv_unseen`` the same by draws that the detectors did not see, ``tv_branch`` between the position and its
+        base branch (NaN where there are no branches); ``variance`` resolved by the token; ``auto@θ`` and ``full``
+        scores of a change from ``SEEN`` draws per position.
     """
     run = opened(path)
     draws, positions, curve = prepared(path, question_id)
