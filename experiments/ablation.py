@@ -163,7 +163,8 @@ def verdict(dataset: Dataset, found: pd.DataFrame) -> str:
     elif len(useful) == len(PARTS):
         head = "every part of the Full Model helps; "
     else:
-        head = f"{len(useful)} of {len(PARTS)} parts of the Full Model clearly help ({', '.join(useful) or 'none'} is worse); "
+        listed = ", ".join(useful) or "none"
+        head = f"{len(useful)} of {len(PARTS)} parts of the Full Model clearly help (worse: {listed}); "
     labels = {
         "help": "clearly worse without, or with instead",
         "hurt": "clearly better",
