@@ -16,7 +16,7 @@ curve, uniform: that is tested by Kolmogorov-Smirnov.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -69,6 +69,12 @@ def cells(run: Run, question_id: str, by_start: bool) -> dict[int, IntArray]:
     return dict(zip(observations.grid.tolist(), observations.divergence, strict=True))
 
 
+def shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two base paths share: greedy decoding of a quantised model may flip where two tokens tie."""
+    pairs = zip(first, second, strict=False)
+    return next((t for t, (x, y) in enumerate(pairs) if x != y), min(len(first), len(second)))
+
+
 def comparisons(runs: dict[str, Run]) -> Iterator[dict[str, object]]:
     """A row for every cell that two runs share with at least ``LEAST`` draws each."""
     rng = np.random.default_rng(0)
@@ -78,8 +84,9 @@ def comparisons(runs: dict[str, Run]) -> Iterator[dict[str, object]]:
                 continue
             for question_id in a.question_ids:
                 one, other = (cells(run, question_id, by_start) for run in (a, b))
+                common = shared(a.base(question_id).token_ids, b.base(question_id).token_ids)
                 for t in sorted(one.keys() & other.keys()):
-                    if min(one[t].sum(), other[t].sum()) >= LEAST:
+                    if t < common and min(one[t].sum(), other[t].sum()) >= LEAST:
                         tv, expected, p_value = compare(one[t], other[t], rng)
                         yield {
                             "first": first, "second": second, "by": "start" if by_start else "divergence",
@@ -91,12 +98,6 @@ def report(out: Path) -> pd.DataFrame:
     """A row for each pair of runs: cells, mean total variation, what noise alone gives, and the p-value."""
     runs = {"reference": open_run(REFERENCE)}
     runs |= {path.name: open_run(path) for path in sorted(out.iterdir()) if (path / "manifest.json").exists()}
-    for name, run in runs.items():
-        for question_id in run.question_ids:
-            if run.base(question_id).token_ids != runs["reference"].base(question_id).token_ids:
-                raise SystemExit(
-                    f"{name}: another base path of {question_id} than the reference's: not comparable"
-                )
     rows = []
     for (first, second, by), cell in pd.DataFrame(comparisons(runs)).groupby(["first", "second", "by"]):
         p = cell["p_value"].dropna()
