@@ -33,10 +33,8 @@ EXPERIMENTS = {
     "forks": "experiments.forks",
     "ablation": "experiments.ablation",
     "signals": "experiments.signals",
-    "eager": "experiments.eager",
 }
 """Name -> module with a function ``run(context: Context) -> Result``."""
-ALL = ("noise", "multiplier", "interval", "budget", "forks", "ablation", "signals")
 """Those that `all` runs: they need no model."""
 
 
@@ -63,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError("--docs goes with `all`: the page reports every experiment")
         context = Context(find(given.data), given.cache, given.workers)
         results = {}
-        for name in ALL if given.name == "all" else (given.name,):
+        for name in EXPERIMENTS if given.name == "all" else (given.name,):
             began = time.monotonic()
             results[name] = result = importlib.import_module(EXPERIMENTS[name]).run(context)
             report(name, result, given.out)
