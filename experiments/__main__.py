@@ -35,7 +35,6 @@ EXPERIMENTS = {
     "signals": "experiments.signals",
 }
 """Name -> module with a function ``run(context: Context) -> Result``."""
-"""Those that `all` runs: they need no model."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,7 +35,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 Samples = Annotated[int | None, typer.Option(help="Use the first S draws of each position; all by default.")]
 Every = Annotated[int, typer.Option(min=1, help="Use every N-th of the sampled positions.")]
 Method = Annotated[str, typer.Option(help="raw, kernel, segment, full, martingale, bayes or auto.")]
-Threshold = Annotated[float, typer.Option(help="Least total variation of a fork.")]
+Threshold = Annotated[float, typer.Option(min=0, max=0.99, help="Least total variation of a fork.")]
 
 
 def version(show: bool) -> None:

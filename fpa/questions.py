@@ -85,7 +85,8 @@ def load_tinymmlu(path: str = TINYMMLU) -> tuple[Question, ...]:
 
     Raises:
         FpaError: if the package ``datasets`` is missing, or the data cannot be had.
-        UsageError: if a row has not the fields ``question``, ``choices`` and ``answer``.
+        UsageError: if a folder holds no such data, or a row has not the fields ``question``, ``choices`` and
+            ``answer``.
     """
     try:
         import datasets
@@ -98,6 +99,10 @@ def load_tinymmlu(path: str = TINYMMLU) -> tuple[Question, ...]:
         rows = datasets.load_dataset(path, split="test")
     except Exception as error:  # the package raises whatever its file systems and the network raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
+        if Path(path).is_dir():
+            raise UsageError(
+                f"{path} holds no copy of tinyMMLU ({reason}): name its folder, or a JSONL, CSV or Parquet file"
+            ) from error
         raise FpaError(
             f"cannot load {path}: {reason}. Connect to the network once, so that it is kept for later, or give "
             "--questions the folder of a local copy, or a JSONL, CSV or Parquet file"

@@ -436,7 +436,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         schema = int(manifest["schema_version"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{path} is not a run: it has no manifest.json") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(

@@ -122,6 +122,8 @@ def test_mistakes_about_a_run_get_one_line(collected: Path, capsys, monkeypatch,
     for arguments, says in (
         (["plot", str(collected), "demo-99"], "demo-99"),
         (["plot", str(collected), "demo-01", "--out", "x.docx"], ".pdf"),
+        (["forks", str(collected), "--threshold", "7"], "--threshold"),
+        (["smooth", str(collected / "manifest.json")], "is not a run"),
         (["smooth", str(collected), "--method", "spline"], "full"),
         (["smooth", str(collected), "--samples", "500"], "has only 24"),
         (["smooth", str(collected), "--penalty", "-1"], "penalty"),

@@ -340,6 +340,13 @@ def test_tinymmlu_loads_through_datasets(tinymmlu_copy: Path) -> None:
     assert load_questions(str(tinymmlu_copy)).name == "tinyMMLU"
 
 
+def test_a_folder_of_something_else_is_refused_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the package datasets (extra hub) is not installed")
+    (tmp_path / "notes.txt").write_text("no questions")
+    with pytest.raises(UsageError, match="holds no copy of tinyMMLU"):
+        load_questions(str(tmp_path))
+
+
 def test_tinymmlu_by_name_asks_for_the_test_split_of_the_hub_dataset(
     tinymmlu_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
