@@ -140,19 +140,24 @@ def test_many_draws_are_split_and_differ(engine: Engine, prompt: tuple[int, ...]
     assert len({c.token_ids for c in completion.continuations}) > 1
 
 
+# Engines that promise no reproducibility differ where sums round differently; half of 24 draws of six tokens differ
+# at worst. Then at least 4 are alike but for 1 case in 7,000, while other streams agree in less than 1 % of draws, so
+# that 4 of 24 would be alike in 1 case in 10,000.
+ALIKE = 4
+
+
 def test_draw_i_is_the_stream_seed_plus_i(engine: Engine, prompt: tuple[int, ...]) -> None:
-    [whole] = engine.sample([ask("whole", prompt, n=6, seed=40, most=6)])
-    [tail] = engine.sample([ask("tail", prompt, n=3, seed=43, most=6)])
-    same = sum(a == b for a, b in zip(whole.continuations[3:], tail.continuations, strict=True))
-    assert same == 3 if engine.info.reproducible else same >= 2
+    [whole] = engine.sample([ask("whole", prompt, n=28, seed=40, most=6)])
+    [tail] = engine.sample([ask("tail", prompt, n=24, seed=44, most=6)])
+    same = sum(a == b for a, b in zip(whole.continuations[4:], tail.continuations, strict=True))
+    assert same == 24 if engine.info.reproducible else same >= ALIKE
 
 
 def test_same_seed_same_draws(engine: Engine, prompt: tuple[int, ...]) -> None:
-    request = ask("again", prompt, n=6, seed=7)
+    request = ask("again", prompt, n=24, seed=7, most=6)
     [first], [second] = engine.sample([request]), engine.sample([request])
     same = sum(a == b for a, b in zip(first.continuations, second.continuations, strict=True))
-    # Engines that do not promise it may still differ only where sums round differently.
-    assert same == 6 if engine.info.reproducible else same >= 4
+    assert same == 24 if engine.info.reproducible else same >= ALIKE
 
 
 def test_draws_follow_the_distribution(engine: Engine, prompt: tuple[int, ...]) -> None:
