@@ -66,6 +66,8 @@ def load_questions(source: str, limit: int | None = None, ids: Sequence[str] | N
         questions = _parse(path.name, _jsonl_rows(path))
     elif source.lower() in ("tinymmlu", TINYMMLU.lower()):
         name, questions = "tinymmlu", load_tinymmlu()
+    elif not source:
+        raise UsageError("--questions is empty: give demo, tinymmlu, or a JSONL, CSV or Parquet file")
     elif path.is_dir():
         name, questions = path.name, load_tinymmlu(str(path))
     else:
@@ -92,7 +94,8 @@ def load_tinymmlu(path: str = TINYMMLU) -> tuple[Question, ...]:
         import datasets
     except ImportError:
         raise FpaError(
-            "tinymmlu needs the package datasets: install it with  pip install 'fpa[hub]'  or give --questions "
+            f"{path} is taken for tinyMMLU, or a folder with a copy of it, which needs the package datasets: "
+            "install it with  pip install 'fpa[hub]'  or give --questions "
             "a JSONL, CSV or Parquet file"
         ) from None
     try:

@@ -9,6 +9,8 @@ from typing import Any
 
 from fpa.errors import UsageError
 
+COLDEST = 0.01  # below it, sampling is greedy decoding, and powers of probabilities overflow
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -60,6 +62,10 @@ class Settings:
             raise UsageError(f"--unit must be token or sentence, got {self.unit!r}")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise UsageError(f"--temperature must be above 0, got {self.temperature}")
+        if self.temperature < COLDEST:
+            raise UsageError(
+                f"--temperature must be at least {COLDEST}, got {self.temperature}: colder is greedy"
+            )
         if not 0 <= self.min_p <= 1:
             raise UsageError(f"--min-p must be between 0 and 1, got {self.min_p}")
         if self.budget is not None and self.budget < 1:

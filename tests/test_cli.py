@@ -95,6 +95,8 @@ def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
         (["collect", *FAKE], 2, "--out"),
         (["collect", *FAKE, "--every", "0", "--out", "r"], 2, "--every"),
         (["collect", *FAKE, "--temperature", "0", "--out", "r"], 2, "--temperature"),
+        (["collect", *FAKE, "--temperature", "1e-9", "--out", "r"], 2, "--temperature"),
+        (["collect", *FAKE, "--questions", "", "--out", "r"], 2, "--questions"),
         (["collect", "--engine", "gpt", "--out", "r"], 2, "llamacpp"),
         (["collect", *FAKE, "--strategy", "tree", "--out", "r"], 2, "branches"),
         (["collect", *FAKE, "--prompt", "rude", "--out", "r"], 2, "published"),

@@ -195,6 +195,14 @@ def test_a_killed_collection_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     assert not os.listdir(broken / ".tmp")
 
 
+@pytest.mark.parametrize(
+    "options", [{"context": -1}, {"parallel": 0}, {"parallel": 100_000}, {"context": 10**9}]
+)
+def test_impossible_sizes_are_refused_before_llama_cpp_aborts(options: dict[str, int]) -> None:
+    with pytest.raises(EngineError, match=f"--{next(iter(options))} must be"):
+        LlamaCppEngine("demo", **options)  # type: ignore[arg-type]
+
+
 def test_the_next_token_distribution_needs_enough_tokens() -> None:
     flat = np.log(np.full(20, 1 / 1000))
     with pytest.raises(ValueError, match=r"cover 0\.02"):

