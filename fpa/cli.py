@@ -35,7 +35,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 Samples = Annotated[int | None, typer.Option(help="Use the first S draws of each position; all by default.")]
 Every = Annotated[int, typer.Option(min=1, help="Use every N-th of the sampled positions.")]
 Method = Annotated[str, typer.Option(help="raw, kernel, segment, full, martingale, bayes or auto.")]
-Threshold = Annotated[float, typer.Option(min=0, max=0.99, help="Least total variation of a fork.")]
+
+
+def below_one(value: float) -> float:
+    """A distance that something can exceed: no total variation is above 1."""
+    if not 0 <= value < 1:
+        raise typer.BadParameter(f"{value} is not at least 0 and below 1")
+    return value
+
+
+Threshold = Annotated[float, typer.Option(callback=below_one, help="Least total variation of a fork.")]
 
 
 def version(show: bool) -> None:
@@ -339,7 +348,10 @@ def forks(
         ),
     ] = False,
     survival_threshold: Annotated[
-        float, typer.Option(help="Distance between outcome distributions that counts as changed.")
+        float,
+        typer.Option(
+            callback=below_one, help="Distance between outcome distributions that counts as changed."
+        ),
     ] = 0.6,
     as_json: Json = False,
 ) -> None:

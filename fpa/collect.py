@@ -20,6 +20,7 @@ from fpa.engines.base import (
     EngineStopped,
     LooksAhead,
     Request,
+    Sampler,
 )
 from fpa.positions import sentence_of_tokens
 from fpa.prompts import messages, prompt_style
@@ -28,7 +29,7 @@ from fpa.records import Answer, BasePath, Distribution, Question, Rollout
 from fpa.settings import Settings
 from fpa.store import RunWriter, unit_name
 from fpa.strategies import strategy
-from fpa.strategies.base import Group, Known, RoundStrategy, Strategy, Unit
+from fpa.strategies.base import Group, GuidedStrategy, Known, RoundStrategy, Strategy, Unit
 
 WITHOUT_LETTER = ("none", "truncated", "empty")
 TEXTS = 10  # likeliest next tokens whose text is stored, for people to read
@@ -130,7 +131,8 @@ def collect(
         FpaError: ``out`` cannot be written, or the engine stopped altogether. Finished units stay on disk.
     """
     progress = progress or Silent()
-    strategy(settings.strategy), prompt_style(settings.prompt)  # refuse unknown names before anything is made
+    # Refuse unknown names and options before anything is made.
+    strategy(settings.strategy, settings.options), prompt_style(settings.prompt)
     with RunWriter.open(
         out, settings.config(), engine=engine.info, questions_fingerprint=questions.fingerprint
     ) as writer:
@@ -155,7 +157,11 @@ class _Collection:
         self.questions = questions
         self.writer = writer
         self.progress = progress
-        self.strategy = strategy(settings.strategy)
+        self.strategy = strategy(settings.strategy, settings.options)
+        self.guided = isinstance(self.strategy, GuidedStrategy)
+        self.sampler: Sampler = engine
+        if isinstance(self.strategy, GuidedStrategy):
+            self.sampler = self.strategy.sampler(engine, settings)
         self.style = prompt_style(settings.prompt)
         self.spent = Spent()
         self.failures: dict[str, str] = {}
@@ -191,7 +197,7 @@ class _Collection:
 
     def do(self, requests: Iterator[Request]) -> None:
         """Put requests to the engine and store their units as they finish."""
-        for completion in self.engine.sample(requests):
+        for completion in self.sampler.sample(requests):
             self.receive(completion)
 
     def announced(self) -> Iterator[tuple[int, Question]]:
@@ -240,6 +246,7 @@ class _Collection:
                     question.categories,
                     np.zeros(shape, np.int64),
                     np.zeros(shape[0], np.int64),
+                    question.answer,
                 )
         for number in count():
             # A question that has failed is left out for the rest of this session; resuming takes it up again.
@@ -286,6 +293,7 @@ class _Collection:
             temperature=self.settings.temperature,
             max_tokens=self.settings.rollout_tokens,
             stop=self.settings.stop,
+            theta=group.theta,
         )
 
     def ask(self, question: Question) -> _Asked | None:
@@ -344,7 +352,7 @@ class _Collection:
         state = self.open[name]
         group = state.unit.groups[int(number)]
         error = completion.error
-        if error is None and len(completion.continuations) != group.n:
+        if error is None and not self.guided and len(completion.continuations) != group.n:
             error = f"the engine returned {len(completion.continuations)} continuations for {group.n}"
         if error is not None:
             del self.open[name]
@@ -404,10 +412,12 @@ class _Collection:
                 outcome=answer.outcome,
                 status=answer.status,
                 diverge_at=divergence(base_ids, unit.start, ids),
-                n_tokens=len(continuation.token_ids),
+                n_tokens=len(continuation.token_ids)
+                - (continuation.trace.shared if continuation.trace else 0),
                 finish_reason=continuation.finish_reason,
                 token_ids=ids if self.settings.keep_ids else None,
                 text=text if self.settings.keep_text else None,
+                trace=continuation.trace,
             )
             for (group, draw, continuation), ids, text, answer in zip(
                 drawn, new_ids, texts, answers, strict=True

@@ -48,7 +48,7 @@ def plan(settings: Settings, engine: Engine, questions: QuestionSet) -> Plan:
     Raises:
         EngineError: none of the probed questions could be put to the model.
     """
-    style, kind = prompt_style(settings.prompt), strategy(settings.strategy)
+    style, kind = prompt_style(settings.prompt), strategy(settings.strategy, settings.options)
     bases: list[tuple[BasePath, list[Unit], tuple[int, ...]]] = []
     failure: EngineError | None = None
     for index, question in enumerate(questions.questions[:PROBE_QUESTIONS]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +37,24 @@ class Answer:
     status: str
 
 
+@dataclass(frozen=True)
+class AttentionSignals:
+    """What the last layer's attention says at one position; the heads' weights over the tokens so far.
+
+    Attributes:
+        entropy: mean over heads of the entropy of their weights, in nats.
+        varentropy: variance over heads of that entropy, in nats squared.
+        agreement: mean absolute deviation of the heads' weights from their mean, over heads and tokens. Small
+            where heads agree.
+        interaction: mean absolute score before the softmax, over heads and tokens.
+    """
+
+    entropy: float
+    varentropy: float
+    agreement: float
+    interaction: float
+
+
 @dataclass(frozen=True, eq=False)
 class Distribution:
     """The model's next-token distribution at one position.
@@ -46,6 +65,8 @@ class Distribution:
         tail_mass: probability, at the sampling temperature, of all tokens not listed.
         entropy, varentropy: of the raw distribution (temperature 1), in nats and nats squared.
         texts: the text of the likeliest tokens, as many as were asked for; may be empty.
+        top_entropy: entropy of the 20 likeliest tokens of the raw distribution, renormalised, in nats.
+        attention: signals of the attention, where the engine gives them.
     """
 
     ids: NDArray[np.int32]
@@ -54,6 +75,26 @@ class Distribution:
     entropy: float
     varentropy: float
     texts: tuple[str, ...] = ()
+    top_entropy: float = math.nan
+    attention: AttentionSignals | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How a continuation came about whose tokens a sampler of ours chose one by one.
+
+    Attributes:
+        states: a letter for each token: the state of the rules that chose it (the sampler says what it means).
+        parent: number of the continuation that it split from, among those of one request; None for one that
+            began at the prefix.
+        shared: tokens that it has from its parent, and that were not generated again.
+        peak_entropy: largest entropy of the 20 likeliest tokens, renormalised, that it met; in nats.
+    """
+
+    states: str
+    parent: int | None = None
+    shared: int = 0
+    peak_entropy: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +135,9 @@ class Rollout:
         seed: the seed of this draw's own stream.
         diverge_at: first position at which the rollout leaves the base path (``len(base)`` when it goes on
             past a truncated base path); None when it never does.
-        n_tokens: tokens generated, the forced one not counted.
+        n_tokens: tokens generated, the forced one and those of a parent not counted.
+        trace: how it came about where a guided sampler drew it. One with a parent is no draw of its own: it is
+            stored, and left out of the counts.
     """
 
     question_id: str
@@ -110,3 +153,4 @@ class Rollout:
     finish_reason: str
     token_ids: tuple[int, ...] | None = field(default=None, repr=False)
     text: str | None = field(default=None, repr=False)
+    trace: Trace | None = None

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -21,7 +22,7 @@ from fpa.draws import NEVER, UNKNOWN, Draws, Rows, mixture, padded, weights
 from fpa.errors import UsageError
 from fpa.parts import check_part, read_part, write_part, writing
 from fpa.records import BasePath, Question
-from fpa.schemas import CURVES, FORKS, ROLLOUTS, base_from_table, question_from_row
+from fpa.schemas import CURVES, FORKS, ROLLOUTS, base_from_table, conform, question_from_row
 from fpa.store import natural_order, question_key, read_manifest
 from smoothing import Observations
 
@@ -251,11 +252,13 @@ class Run:
         self._known(question_id)
         parts = self._parts.get(question_key(question_id), [])
         schema = ROLLOUTS if columns is None else pa.schema([ROLLOUTS.field(c) for c in columns])
-        tables = [read_part(part, columns).select(schema.names).cast(schema) for part in parts]
+        tables = [conform(read_part(part, columns), schema) for part in parts]
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def _rows(self, question_id: str, categories: tuple[str, ...]) -> Rows:
-        return Rows.of(self._rollout_table(question_id, list(Rows.COLUMNS)), categories)
+        table = self._rollout_table(question_id, [*Rows.COLUMNS, "parent"])
+        # What split from another rollout is no draw of its own.
+        return Rows.of(table.filter(pc.is_null(table["parent"])), categories)
 
     def _load(self, question_id: str) -> _Loaded:
         """A question's draws and curve, read together; those of the last question are kept."""

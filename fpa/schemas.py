@@ -11,9 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from fpa.records import Answer, BasePath, Distribution, Question, Rollout
+from fpa.records import Answer, AttentionSignals, BasePath, Distribution, Question, Rollout
 
 SCHEMA_VERSION = 1
+
+ATTENTION = ("attention_entropy", "attention_varentropy", "agreement", "interaction")
+"""Columns of ``records.AttentionSignals``, in the order of its fields."""
+TRACE = ("parent", "shared", "states", "peak_entropy")
+"""Columns of ``records.Trace``."""
 
 QUESTIONS = pa.schema(
     [
@@ -40,6 +45,11 @@ BASE = pa.schema(
         ("top_ids", pa.list_(pa.int32())),
         ("top_p", pa.list_(pa.float64())),
         ("top_texts", pa.list_(pa.string())),
+        ("top_entropy", pa.float64()),
+        ("attention_entropy", pa.float64()),
+        ("attention_varentropy", pa.float64()),
+        ("agreement", pa.float64()),
+        ("interaction", pa.float64()),
         ("sentence", pa.int32()),
         ("finish_reason", pa.string()),
         ("outcome", pa.string()),
@@ -62,6 +72,10 @@ ROLLOUTS = pa.schema(
         ("finish_reason", pa.string()),
         ("token_ids", pa.list_(pa.int32())),
         ("text", pa.string()),
+        ("parent", pa.int32()),
+        ("shared", pa.int32()),
+        ("states", pa.string()),
+        ("peak_entropy", pa.float64()),
     ]
 )
 
@@ -138,6 +152,13 @@ def base_table(base: BasePath) -> pa.Table:
         pa.array([np.asarray(d.ids, np.int32) for d in rows], pa.list_(pa.int32())),
         pa.array([np.asarray(d.p, np.float64) for d in rows], pa.list_(pa.float64())),
         pa.array([list(d.texts) for d in rows], pa.list_(pa.string())),
+        pa.array([_finite(d.top_entropy) for d in rows], pa.float64()),
+        *(
+            pa.array(
+                [None if d.attention is None else getattr(d.attention, name) for d in rows], pa.float64()
+            )
+            for name in ATTENTION
+        ),
         pa.array(base.sentences, pa.int32()),
         pa.array([base.finish_reason] * length, pa.string()),
         pa.array([base.answer.outcome] * length, pa.string()),
@@ -161,6 +182,8 @@ def base_from_table(table: pa.Table) -> BasePath:
                 entropy=_nan(r["entropy"]),
                 varentropy=_nan(r["varentropy"]),
                 texts=tuple(r.get("top_texts") or ()),
+                top_entropy=_nan(r.get("top_entropy")),
+                attention=_attention(r),
             )
             for r in rows
         ),
@@ -172,8 +195,34 @@ def base_from_table(table: pa.Table) -> BasePath:
 
 def rollout_table(rows: Sequence[Rollout]) -> pa.Table:
     """One row of ``rollouts/*.parquet`` for each rollout, in the order given."""
-    columns = [pa.array([getattr(row, f.name) for row in rows], f.type) for f in ROLLOUTS]
+    columns = [
+        pa.array(
+            [_trace_of(row, f.name) if f.name in TRACE else getattr(row, f.name) for row in rows], f.type
+        )
+        for f in ROLLOUTS
+    ]
     return pa.Table.from_arrays(columns, schema=ROLLOUTS)
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table with just the schema's columns; those that it lacks, from before they were there, are null."""
+    return pa.Table.from_arrays(
+        [
+            table[f.name].cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type)
+            for f in schema
+        ],
+        schema=schema,
+    )
+
+
+def _trace_of(row: Rollout, name: str) -> int | float | str | None:
+    value = None if row.trace is None else getattr(row.trace, name)
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _attention(row: dict) -> AttentionSignals | None:
+    values = [row[name] for name in ATTENTION if row.get(name) is not None]
+    return AttentionSignals(*values) if len(values) == len(ATTENTION) else None
 
 
 def _finite(value: float) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fpa.errors import UsageError
@@ -33,6 +33,7 @@ class Settings:
         readout: read the answer from the model where a response names none.
         prompt: style of the prompt.
         keep_text, keep_ids: store each continuation's text, token ids.
+        options: the strategy's own options, as its class names them.
     """
 
     strategy: str = "grid"
@@ -52,6 +53,7 @@ class Settings:
     prompt: str = "published"
     keep_text: bool = False
     keep_ids: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what no engine could do, naming the option."""
@@ -60,12 +62,8 @@ class Settings:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
         if self.unit not in ("token", "sentence"):
             raise UsageError(f"--unit must be token or sentence, got {self.unit!r}")
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise UsageError(f"--temperature must be above 0, got {self.temperature}")
-        if self.temperature < COLDEST:
-            raise UsageError(
-                f"--temperature must be at least {COLDEST}, got {self.temperature}: colder is greedy"
-            )
+        if not (math.isfinite(self.temperature) and self.temperature >= COLDEST):
+            raise UsageError(f"--temperature must be a number of at least {COLDEST}, got {self.temperature}")
         if not 0 <= self.min_p <= 1:
             raise UsageError(f"--min-p must be between 0 and 1, got {self.min_p}")
         if self.budget is not None and self.budget < 1:

@@ -11,6 +11,7 @@ from fpa.records import Distribution
 
 COVERAGE = 0.999  # mass at the sampling temperature that a stored distribution must list
 MIN_LISTED = 10  # alternatives kept even where fewer cover the mass
+TOP = 20  # likeliest tokens that ``top_entropy`` sees, as EAGER does
 MAX_ENTROPY_GAP = 0.01  # nats by which unlisted tokens may leave the entropy open
 
 
@@ -29,12 +30,24 @@ def varentropy(p: ArrayLike) -> float:
     return float((q * (log_q - (q * log_q).sum()) ** 2).sum())
 
 
+def top_entropy(p: ArrayLike, top: int = TOP) -> float:
+    """Entropy of the ``top`` likeliest tokens, renormalised, in nats (EAGER, Scalena et al. 2025, section 3)."""
+    q = np.sort(np.asarray(p, dtype=np.float64))[::-1][:top]
+    return entropy(q / q.sum())
+
+
 class NotEnoughListed(ValueError):
     """The listed tokens do not pin the distribution down: ask the engine for more of them."""
 
 
 def next_token_distribution(
-    ids: ArrayLike, logprobs: ArrayLike, temperature: float, vocabulary: int
+    ids: ArrayLike,
+    logprobs: ArrayLike,
+    temperature: float,
+    vocabulary: int,
+    *,
+    coverage: float = COVERAGE,
+    entropy_gap: float = MAX_ENTROPY_GAP,
 ) -> Distribution:
     """The distribution at the sampling temperature, from the likeliest tokens' raw log-probabilities.
 
@@ -44,13 +57,15 @@ def next_token_distribution(
             ``-inf`` for impossible tokens.
         temperature: sampling temperature, > 0.
         vocabulary: size of the full vocabulary.
+        coverage: least mass at ``temperature`` that must be listed.
+        entropy_gap: nats by which the tokens left out may leave the entropy open.
 
     Returns:
         The shortest list that covers ``COVERAGE`` of the mass at ``temperature`` (at least ``MIN_LISTED``).
         At a temperature other than 1 the mass of the tokens that ``logprobs`` leaves out is known only
         within bounds; its upper bound is taken, so listed probabilities are at most 0.1 % too low.
         Entropy and varentropy count the left-out tokens as equally likely, which is exact when all are
-        given and otherwise right to ``MAX_ENTROPY_GAP`` nats.
+        given and otherwise right to ``entropy_gap`` nats.
 
     Raises:
         NotEnoughListed: when the left-out tokens could hold more than that.
@@ -71,7 +86,7 @@ def next_token_distribution(
     total = float(weights.sum()) + tail_weight
     p = weights / total
     covered = np.cumsum(p)
-    if tail_weight / total > 1 - COVERAGE or _entropy_gap(raw_tail, unlisted, last) > MAX_ENTROPY_GAP:
+    if tail_weight / total > 1 - coverage or _entropy_gap(raw_tail, unlisted, last) > entropy_gap:
         raise NotEnoughListed(f"{len(raw)} listed tokens cover {covered[-1]:.4f} of the mass")
 
     kept = min(len(p), max(MIN_LISTED, int(np.searchsorted(covered, COVERAGE)) + 1))
@@ -82,6 +97,7 @@ def next_token_distribution(
         tail_mass=float(max(0.0, 1.0 - covered[kept - 1])),
         entropy=head,
         varentropy=spread,
+        top_entropy=top_entropy(raw),
     )
 
 

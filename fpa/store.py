@@ -45,6 +45,7 @@ from fpa.schemas import (
     SCHEMA_VERSION,
     base_from_table,
     base_table,
+    conform,
     question_table,
     rollout_table,
 )
@@ -413,9 +414,9 @@ class RunWriter:
                 for question_id in sorted(sources, key=natural_order):
                     source = sources[question_id]
                     if isinstance(source, Path):
-                        yield read_part(source).cast(schema)
+                        yield conform(read_part(source), schema)
                     elif old is not None:
-                        yield old.read_row_group(source).cast(schema)
+                        yield conform(old.read_row_group(source), schema)
 
         write_merged(merged, schema, tables(), self._scratch, {"fpa.unit": name})
         for path in parts:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpa.errors import FpaError
-from fpa.records import Distribution
+from fpa.records import Distribution, Trace
 
 Message = dict[str, str]
 
@@ -57,7 +57,8 @@ class GreedyPath:
 class Request:
     """``n`` continuations of one prefix; draw ``i`` uses the stream ``seed + i``.
 
-    ``max_tokens`` bounds each continuation; ``stop`` are strings that end one (their tokens are kept).
+    ``max_tokens`` bounds each continuation; ``stop`` are strings that end one (their tokens are kept). ``theta``
+    is for samplers that split sequences at high entropies; engines do not read it.
     """
 
     key: str
@@ -67,6 +68,7 @@ class Request:
     temperature: float
     max_tokens: int
     stop: tuple[str, ...] = ()
+    theta: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Continuation:
 
     token_ids: tuple[int, ...]
     finish_reason: str
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,36 @@ class Engine(Protocol):
     def __enter__(self) -> Engine: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+class Sampler(Protocol):
+    """Whatever draws continuations: an engine, or a sampler of ours that chooses an engine's tokens one by one.
+
+    The latter may return more or fewer continuations than ``n``, each with its ``trace``.
+    """
+
+    def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        """Completions as they finish; ``requests`` is read no faster than needed."""
+
+
+@runtime_checkable
+class ReadsNext(Protocol):
+    """An engine that can be read token by token.
+
+    Attributes:
+        at_once: sequences that it works on at the same time.
+    """
+
+    at_once: int
+
+    def next_distributions(
+        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
+    ) -> list[Distribution]:
+        """The raw next-token distribution (temperature 1) after each prefix.
+
+        Prefixes that extend those of the call before by one token, in any order and number, cost one step.
+        ``attention`` asks for ``Distribution.attention``; engines that have none leave it None.
+        """
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from fpa.engines.base import (
     Message,
     Request,
 )
-from fpa.records import LETTERS
+from fpa.records import LETTERS, Distribution
 from fpa.signals import next_token_distribution
 
 BEGIN, END = 0, 1
@@ -77,6 +77,7 @@ class FakeEngine:
         self._salt = zlib.crc32(model.encode())
         self._thought = thought
         self._delay = delay
+        self.at_once = 32
         self._fail = {self._word_id(word) for word in fail.split()}
         self.info = EngineInfo(
             name="fake",
@@ -128,11 +129,7 @@ class FakeEngine:
         distributions = []
         while len(ids) < max_tokens and (not ids or ids[-1] != END):
             p = self._next(prompt, tuple(ids))
-            with np.errstate(divide="ignore"):
-                logprobs = np.log(p)
-            distributions.append(
-                next_token_distribution(np.arange(len(p)), logprobs, temperature, len(VOCABULARY))
-            )
+            distributions.append(self._listed(p, temperature))
             ids.append(int(p.argmax()))
         return GreedyPath(tuple(ids), tuple(distributions), "stop" if ids[-1] == END else "length")
 
@@ -162,6 +159,16 @@ class FakeEngine:
                 return Continuation(ids[begun:], "stop")
         return Continuation(ids[begun:], "length")
 
+    def next_distributions(
+        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
+    ) -> list[Distribution]:
+        """The raw next-token distribution after each prefix, listed in full."""
+        found = []
+        for prefix in prefixes:
+            self._check(prefix, 1)
+            found.append(self._listed(self._next(*self._split(prefix)), 1.0))
+        return found
+
     def choose(self, prefixes: Sequence[tuple[int, ...]], candidates: Sequence[int]) -> NDArray[np.float64]:
         """(len(prefixes), len(candidates)) next-token probabilities."""
         table = np.zeros((len(prefixes), len(candidates)))
@@ -189,6 +196,11 @@ class FakeEngine:
             )
         if self._fail & set(prefix):
             raise EngineError("the fake engine was told to fail on this question")
+
+    def _listed(self, p: NDArray[np.float64], temperature: float) -> Distribution:
+        with np.errstate(divide="ignore"):
+            logprobs = np.log(p)
+        return next_token_distribution(np.arange(len(p)), logprobs, temperature, len(VOCABULARY))
 
     def _split(self, prefix: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """Prompt key and response so far: the prompt ends with its last word id above the vocabulary."""

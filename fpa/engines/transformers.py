@@ -22,6 +22,7 @@ from fpa.engines.base import (
     Request,
 )
 from fpa.engines.hub import HubTokenizer, check_room, fingerprint, loading, model_name, package
+from fpa.records import Distribution
 from fpa.signals import next_token_distribution
 
 
@@ -77,6 +78,8 @@ class TransformersEngine:
             self._model.to(self._device).eval()
         self._cache_class = transformers.DynamicCache
         self._parallel = self.at_once = parallel
+        self._kept: tuple[tuple[int, ...], ...] = ()  # sequences whose cache ``next_distributions`` holds
+        self._kept_cache: Any = None
         limit = int(getattr(self._model.config, "max_position_embeddings", 0)) or 2048
         self.info = EngineInfo(
             name="transformers",
@@ -195,6 +198,39 @@ class TransformersEngine:
         """(vocabulary,) raw next-token log-probabilities after a prefix."""
         check_room(len(prefix), 1, self.info.context_length)
         return self._logprobs(self._read(prefix)[1])[0]
+
+    def next_distributions(
+        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
+    ) -> list[Distribution]:
+        """The raw next-token distribution after each prefix.
+
+        The key-value cache of the call before is kept: sequences that go on by one token cost one step.
+        """
+        for prefix in prefixes:
+            check_room(len(prefix), 1, self.info.context_length)
+        vocabulary = np.arange(self.info.vocabulary)
+        return [
+            next_token_distribution(vocabulary, row, 1.0, self.info.vocabulary)
+            for row in self._logprobs(self._after(prefixes))
+        ]
+
+    def _after(self, prefixes: Sequence[tuple[int, ...]]) -> Any:
+        """(n, vocabulary) logits after each prefix, from the kept cache where all of them extend it."""
+        rows = {prefix: row for row, prefix in enumerate(self._kept)}
+        parents = [rows.get(tuple(prefix[:-1])) for prefix in prefixes]
+        if None not in parents:
+            if parents != list(range(len(rows))):
+                self._kept_cache.batch_select_indices(self._torch.tensor(parents, device=self._device))
+            logits = self._step(self._kept_cache, [prefix[-1] for prefix in prefixes])
+        elif len(set(prefixes)) == 1:
+            self._kept_cache, logits = self._read(prefixes[0])
+            self._kept_cache.batch_repeat_interleave(len(prefixes))
+            logits = logits.repeat_interleave(len(prefixes), 0)
+        else:
+            self._kept = ()
+            return self._torch.cat([self._read(prefix)[1] for prefix in prefixes])
+        self._kept = tuple(tuple(prefix) for prefix in prefixes)
+        return logits
 
     def attention(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """(layers, heads, T, T) attention weights over a sequence; row ``t`` sums to 1 over ``0..t``."""

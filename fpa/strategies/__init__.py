@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
 from fpa.errors import UsageError
 from fpa.strategies.adaptive import Adaptive
 from fpa.strategies.base import RoundStrategy, Strategy
@@ -17,12 +21,18 @@ STRATEGIES: dict[str, type[Strategy] | type[RoundStrategy]] = {
 }
 
 
-def strategy(name: str) -> Strategy | RoundStrategy:
-    """The strategy of that name.
+def strategy(name: str, options: Mapping[str, Any] | None = None) -> Strategy | RoundStrategy:
+    """The strategy of that name, with options of its own (the fields of its class).
 
     Raises:
-        UsageError: if there is none.
+        UsageError: there is none, or it does not take these options.
     """
     if name not in STRATEGIES:
         raise UsageError(f"no strategy named {name!r}: choose one of {', '.join(STRATEGIES)}")
-    return STRATEGIES[name]()
+    kind, given = STRATEGIES[name], dict(options or {})
+    known: list[str] = [f.name for f in fields(kind)] if is_dataclass(kind) else []
+    for option in given:
+        if option not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise UsageError(f"strategy {name} has no option {option!r}: {takes}")
+    return kind(**given)

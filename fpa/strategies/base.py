@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from fpa.engines.base import Engine, Sampler
 from fpa.positions import every_sentences, every_tokens
 from fpa.records import BasePath
 from fpa.settings import Settings
@@ -26,7 +27,7 @@ class Group:
     """Draws that share one prefix: ``n`` continuations after the position's own prefix and ``first_token``.
 
     ``first_token`` is None for free continuations. Draw ``i`` is stored as number ``first_draw + i`` and uses
-    the stream ``seed + i``.
+    the stream ``seed + i``. ``theta`` is for samplers that split sequences at high entropies.
     """
 
     n: int
@@ -34,6 +35,7 @@ class Group:
     first_token: int | None = None
     first_token_p: float | None = None
     first_draw: int = 0
+    theta: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Known:
         categories: its outcomes.
         outcomes: (T, K) outcomes of the draws so far, by the position they were forced off the base path.
         tokens: (T,) tokens generated for them.
+        answer: the question's right answer, where it is known.
     """
 
     index: int
@@ -75,6 +78,7 @@ class Known:
     categories: tuple[str, ...]
     outcomes: NDArray[np.int64]
     tokens: NDArray[np.int64]
+    answer: str | None = None
 
     def observations(self) -> Observations:
         """What the smoothers take."""
@@ -98,6 +102,18 @@ class RoundStrategy(Protocol):
         """The units of round ``number``, from the outcomes of all rounds before it; none to stop.
 
         The same outcomes must give the same units: an interrupted round is worked out anew.
+        """
+
+
+@runtime_checkable
+class GuidedStrategy(Protocol):
+    """A strategy whose continuations a sampler of its own draws, token by token."""
+
+    def sampler(self, engine: Engine, settings: Settings) -> Sampler:
+        """The sampler that takes the place of the engine's own.
+
+        Raises:
+            UsageError: the engine cannot be steered in this way.
         """
 
 
