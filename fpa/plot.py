@@ -6,10 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -63,14 +59,9 @@ def draw(rows: Sequence[Sequence[Panel]]) -> Figure:
     The smoothed curve is a line with its 90 % band, raw shares are dots, the reference is dashed.
     """
     wide = max(len(row) for row in rows)
-    figure, axes = plt.subplots(
-        len(rows),
-        wide,
-        figsize=(7.2 if wide == 1 else 4.6 * wide, 0.6 + 2.2 * len(rows)),
-        squeeze=False,
-        layout="constrained",
-        sharey=True,
-    )
+    # Not by pyplot, which would choose a backend for whoever calls this, notebooks among them.
+    figure = Figure(figsize=(7.2 if wide == 1 else 4.6 * wide, 0.6 + 2.2 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), wide, squeeze=False, sharey=True)
     for row, panels in zip(axes, rows, strict=True):
         for ax, panel in zip(row, panels, strict=True):
             _draw_panel(ax, panel)
@@ -142,7 +133,6 @@ def save(figure: Figure, path: Path) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-        plt.close(figure)
 
 
 def _one_line(text: str) -> str:
