@@ -12,7 +12,6 @@ same selection, from the same definitions. Seconds are of CPU time in this proce
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import statistics
 import tempfile
@@ -27,6 +26,7 @@ import ruptures
 from numpy.typing import NDArray
 from ruptures.base import BaseCost
 
+from experiments.datasets import shared_folder
 from fpa.published import import_published
 from fpa.run import open_run
 from smoothing import Observations, fit
@@ -213,9 +213,8 @@ def main() -> None:
     if chosen.part == "growth":
         growth()
         return
-    shared = Path(os.environ.get("FPA_SHARED", "../shared"))
     with tempfile.TemporaryDirectory() as folder:
-        import_published(shared / "data" / "forking-fast" / "s200", folder)
+        import_published(shared_folder() / "data" / "forking-fast" / "s200", folder)
         if chosen.part == "ratio":
             ratio(Path(folder), chosen.repeats)
         else:

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from experiments import figures
 from experiments.datasets import find
+from experiments.files import write_file
 from experiments.report import write_page
 from experiments.result import Context, Result, markdown
 from fpa.errors import FpaError, UsageError
@@ -87,12 +88,8 @@ def report(name: str, result: Result, out: Path) -> None:
         console.print(markdown(table), soft_wrap=True, highlight=False, markup=False)
     for verdict in result.verdicts:
         console.print(verdict, soft_wrap=True, highlight=False, markup=False)
-    out.mkdir(parents=True, exist_ok=True)
     for title, table in {f"{name}-shown": result.shown, **result.tables}.items():
-        target = out / f"{title}.csv"
-        scratch = target.with_suffix(".csv.tmp")
-        table.to_csv(scratch, index=False)
-        scratch.replace(target)
+        write_file(out / f"{title}.csv", table.to_csv(index=False).encode())
     figures.save(result.figure, out / name, ("svg", "pdf"))
 
 

@@ -76,9 +76,14 @@ def opened(path: Path) -> Run:
     return open_run(path)
 
 
+def shared_folder() -> Path:
+    """The folder of the released rollouts and reference cases: FPA_SHARED, or one beside the project."""
+    return Path(os.environ.get("FPA_SHARED", "../shared"))
+
+
 def released_folder() -> Path | None:
-    """Where the released "Forking Fast" rollouts are, from FPA_SHARED; None where they are not."""
-    folder = Path(os.environ.get("FPA_SHARED", "../shared")) / "data" / "forking-fast"
+    """Where the released "Forking Fast" rollouts are, in ``shared_folder``; None where they are not."""
+    folder = shared_folder() / "data" / "forking-fast"
     return folder if folder.is_dir() else None
 
 

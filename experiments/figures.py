@@ -14,6 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 from numpy.typing import ArrayLike
+from pandas import DataFrame
+
+from experiments.files import write_file
 
 # Okabe and Ito's colours; markers differ as well, so that no line is told by colour alone.
 STYLES: dict[str, tuple[str, str]] = {
@@ -25,14 +28,6 @@ STYLES: dict[str, tuple[str, str]] = {
     "bayes": ("#009E73", "X"),
     "auto": ("#0072B2", "D"),
 }
-OTHERS = (
-    ("#000000", "o"),
-    ("#E69F00", "^"),
-    ("#009E73", "X"),
-    ("#CC79A7", "P"),
-    ("#56B4E9", "v"),
-    ("#D55E00", "s"),
-)
 PANEL = (3.3, 2.7)  # inches
 
 
@@ -78,6 +73,19 @@ def line(
             alpha=0.15,
             lw=0,
         )
+
+
+def methods(
+    ax: Axes, table: DataFrame, x: str, names: Sequence[str], banded: Sequence[str] = ("full", "auto")
+) -> None:
+    """A line for each method of a table with columns ``method``, ``value``, ``low``, ``high`` and ``x``.
+
+    Bands of the best-known alone by default: seven would hide one another.
+    """
+    for name in names:
+        own = table[table["method"] == name].sort_values(x)
+        if len(own):
+            line(ax, name, own[x], own["value"], own["low"], own["high"], band=name in banded)
 
 
 def bars(
@@ -136,7 +144,6 @@ def legend(figure: Figure, columns: int = 7) -> None:
 
 def save(figure: Figure, stem: Path, formats: Sequence[str] = ("svg",)) -> list[Path]:
     """Write a figure whole or not at all in each format, the same bytes every time; then close it."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
     written = []
     with mpl.rc_context({"svg.hashsalt": stem.name, "svg.fonttype": "path"}):
         for kind in formats:
@@ -144,9 +151,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = ("svg",)) -> list[
             buffer = io.BytesIO()
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
             figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
-            scratch = target.with_name(f".{target.name}.tmp")
-            scratch.write_bytes(buffer.getvalue())
-            scratch.replace(target)
+            write_file(target, buffer.getvalue())
             written.append(target)
     plt.close(figure)
     return written

@@ -74,18 +74,7 @@ def run(context: Context) -> Result:
                 (found["region"] == region) & (found["threshold"] == 0.15) & (found["every"] == stride)
             ]
             ax.axhline(1, color="0.4", lw=0.8, ls=":", label="as raw (above: smoothing hurts)")
-            for name in methods:
-                own = part[part["method"] == name]
-                if len(own):
-                    figures.line(
-                        ax,
-                        name,
-                        own["samples"],
-                        own["value"],
-                        own["low"],
-                        own["high"],
-                        band=name in ("full", "auto"),
-                    )
+            figures.methods(ax, part, "samples", methods)
             figures.log_ticks(ax, "x", (5, 10, 20, 40, 100))
             ax.set_ylim(0, max(1.2, 1.05 * float(part["value"].max())) if len(part) else 1.2)
             ax.set_xlabel("draws per position S")

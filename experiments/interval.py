@@ -62,17 +62,7 @@ def run(context: Context) -> Result:
         for row_of_axes, budget in enumerate(pictured):
             ax = axes[row_of_axes][column]
             part = per_budget[per_budget["budget"] == budget]
-            for name in METHODS:
-                own = part[part["method"] == name].sort_values("every")
-                figures.line(
-                    ax,
-                    name,
-                    own["every"],
-                    own["value"],
-                    own["low"],
-                    own["high"],
-                    band=name in ("raw", "full", "auto"),
-                )
+            figures.methods(ax, part, "every", METHODS, banded=("raw", "full", "auto"))
             cells = equal[budget]
             figures.log_ticks(ax, "x", [every for _, every in cells])
             ax.set_xticks([e for _, e in cells], [f"N={e}\nS={s}" for s, e in cells])

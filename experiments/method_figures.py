@@ -6,6 +6,7 @@ python -m experiments.method_figures --out docs/images
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,13 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from experiments.figures import STYLES, legend, line, panels, save
+from fpa.data import data_path
 from fpa.run import Run, open_run
 from smoothing import fit
 from smoothing.allocation import curve_weights, stratified_shares
 from smoothing.metrics import predictive_coverage
 
-REFERENCE = Path("data/reference")
+REFERENCE = data_path("reference")
 LEVELS = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SAMPLES, EVERY = 20, 4
 
@@ -34,10 +36,18 @@ def _outcome(run: Run, question_id: str) -> int:
     return own
 
 
-def _positions(ax: Axes, question_id: str) -> None:
-    ax.set_xlabel("token position $t$")
-    ax.set_title(question_id, fontsize=8)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+def _by_question(run: Run, stem: Path, what: str) -> Iterator[tuple[Axes, str]]:
+    """Axes over token positions for each question, to be drawn in; after the last the figure is saved."""
+    figure, axes = panels(len(run.question_ids))
+    for ax, question_id in zip(axes.flat, run.question_ids, strict=True):
+        ax.set_title(question_id, fontsize=8)
+        yield ax, question_id
+        ax.set_xlabel("token position $t$")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_ylim(0, 1.02)
+    axes.flat[0].set_ylabel(what)
+    legend(figure)
+    save(figure, stem)
 
 
 def through_divergences(run: Run, question_id: str) -> FloatArray:
@@ -59,8 +69,7 @@ def through_divergences(run: Run, question_id: str) -> FloatArray:
 
 def identity(run: Run, out: Path) -> None:
     """Raw frequencies of the draws from each position, against the curve rebuilt from divergences."""
-    figure, axes = panels(len(run.question_ids))
-    for ax, question_id in zip(axes.flat, run.question_ids, strict=True):
+    for ax, question_id in _by_question(run, out / "method-identity", "share of the base path's answer"):
         k = _outcome(run, question_id)
         counts = run.draws(question_id).counts()
         n = counts.sum(axis=1)
@@ -79,17 +88,11 @@ def identity(run: Run, out: Path) -> None:
         )
         rebuilt = through_divergences(run, question_id)[:, k]
         ax.plot(t, rebuilt, color=STYLES["auto"][0], lw=1.4, label="rebuilt from divergences, equation (2)")
-        _positions(ax, question_id)
-        ax.set_ylim(0, 1.02)
-    axes.flat[0].set_ylabel("share of the base path's answer")
-    legend(figure)
-    save(figure, out / "method-identity")
 
 
 def estimator(run: Run, out: Path) -> None:
     """A cheap part of the run, smoothed, against all of it."""
-    figure, axes = panels(len(run.question_ids))
-    for ax, question_id in zip(axes.flat, run.question_ids, strict=True):
+    for ax, question_id in _by_question(run, out / "method-estimator", "share of the base path's answer"):
         k = _outcome(run, question_id)
         dense = run.draws(question_id).counts()
         t = np.arange(len(dense))
@@ -112,17 +115,11 @@ def estimator(run: Run, out: Path) -> None:
             label=f"auto and its 90 % band, {label}",
         )
         ax.fill_between(t, low[:, k], high[:, k], color=STYLES["auto"][0], alpha=0.15, lw=0)
-        _positions(ax, question_id)
-        ax.set_ylim(0, 1.02)
-    axes.flat[0].set_ylabel("share of the base path's answer")
-    legend(figure)
-    save(figure, out / "method-estimator")
 
 
 def allocation(run: Run, out: Path) -> None:
     """Shares of the draws by formula, and the summed variance of the curve they give beside equal shares."""
-    figure, axes = panels(len(run.question_ids))
-    for ax, question_id in zip(axes.flat, run.question_ids, strict=True):
+    for ax, question_id in _by_question(run, out / "method-allocation", "share"):
         p = run.base(question_id).p
         shares = stratified_shares(p)
         weights = curve_weights(p)
@@ -132,11 +129,7 @@ def allocation(run: Run, out: Path) -> None:
         t = np.arange(len(p))
         ax.bar(t, shares, color=STYLES["auto"][0], width=0.8, label="share of draws that leave at t, $n_t$")
         ax.plot(t, 1 - np.asarray(p), "o", ms=3, color=STYLES["full"][0], label="chance to leave, $1-p_t$")
-        _positions(ax, f"{question_id}: variance {ours / equal:.2f} of that of equal shares")
-        ax.set_ylim(0, 1.02)
-    axes.flat[0].set_ylabel("share")
-    legend(figure)
-    save(figure, out / "method-allocation")
+        ax.set_title(f"{question_id}: variance {ours / equal:.2f} of that of equal shares", fontsize=8)
 
 
 def covered(run: Run, model: str) -> FloatArray:

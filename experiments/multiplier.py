@@ -36,18 +36,7 @@ def run(context: Context) -> Result:
         stride = headline_stride(dataset)
         for ax, frame, names in ((axes[0][column], found, methods), (axes[1][column], worth, METHODS)):
             part = frame[frame["every"] == stride]
-            for name in names:
-                own = part[part["method"] == name]
-                # Bands of the best-known two alone: seven would hide one another.
-                figures.line(
-                    ax,
-                    name,
-                    own["samples"],
-                    own["value"],
-                    own["low"],
-                    own["high"],
-                    band=name in ("full", "auto"),
-                )
+            figures.methods(ax, part, "samples", names)
             figures.log_ticks(ax, "x", (5, 10, 20, 40, 100))
             ax.set_xlabel("draws per position S")
         top, bottom = axes[0][column], axes[1][column]

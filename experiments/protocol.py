@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from experiments.datasets import shared_folder
 from fpa.published import import_published
 from fpa.run import Run, open_run
 from fpa.score import SAMPLES, score
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="Parquet file for the whole table")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     chosen = parser.parse_args(arguments)
-    shared = Path(os.environ.get("FPA_SHARED", "../shared"))
+    shared = shared_folder()
     figures = published(shared)
     with tempfile.TemporaryDirectory() as scratch:
         runs = chosen.runs or Path(scratch)

@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from experiments.figures import STYLES, legend, line, log_ticks, panels, save
-from experiments.replay import FloatArray, IntArray, Replay, Stored, released
+from experiments.replay import FloatArray, IntArray, Replay, Stored, released, remaining_cost
 from smoothing import Observations
 from smoothing.allocation import Design, next_draws, stratified_shares, whole_numbers
 from smoothing.auto import fit_auto
@@ -167,8 +167,8 @@ def stratify(replays: list[Replay], budget: float) -> None:
 
 def adapt(replays: list[Replay], tokens: float) -> None:
     """Spend ``tokens`` over all questions: a pilot by the formula, then rounds where the posterior says."""
-    costs = [_cost(replay) for replay in replays]
     lengths = np.array([len(replay.stored.positions) for replay in replays])
+    costs = [remaining_cost(length) for length in lengths]
     prices = [float(stratified_shares(r.stored.step_p, c) @ c) for r, c in zip(replays, costs, strict=True)]
     per_position = PILOT * tokens / float(lengths @ prices)
     for replay, cost, length in zip(replays, costs, lengths, strict=True):
@@ -191,12 +191,6 @@ def adapt(replays: list[Replay], tokens: float) -> None:
         for replay, design, counts in zip(replays, designs, next_draws(designs, goal, room), strict=True):
             for at, count in zip(design.positions, counts, strict=True):
                 replay.diverge(int(at), int(count))
-
-
-def _cost(replay: Replay) -> FloatArray:
-    """(T,) expected tokens of a continuation: what is left of the base path, at least a few."""
-    length = len(replay.stored.positions)
-    return np.maximum(length - np.arange(length), 10).astype(np.float64)
 
 
 def budget_split(stored: list[Stored], split: int, budget: tuple[float, int, int]) -> pd.DataFrame:

@@ -7,7 +7,6 @@ divergence draws come from the branches other than the base path's own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.datasets import released_folder
 from fpa.answers import extract_answer
 from fpa.published import curve_of, decode_pieces, read_record
 from smoothing import Observations
@@ -24,16 +24,26 @@ from smoothing.metrics import ErrorShare, merge_rare, merged
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+LEAST_COST = 10  # tokens: what a continuation is expected to cost near the end of the base path
+
 
 def released(track: str, rows: range) -> Iterator[Stored]:
     """The released questions of one track (``llama`` or ``deepseek``), from the folder named by
     FPA_SHARED.
     """
-    root = Path(os.environ.get("FPA_SHARED", "../shared")) / "data" / "forking-fast" / "s200" / track
+    folder = released_folder()
+    if folder is None:
+        return
+    root = folder / "s200" / track
     for row in rows:
         path = root / f"row{row:03d}.json.gz"
         if path.exists():
             yield Stored.read(path)
+
+
+def remaining_cost(length: int) -> FloatArray:
+    """(length,) expected tokens of a continuation: what is left of the base path, at least a few."""
+    return np.maximum(length - np.arange(length), LEAST_COST).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from experiments import figures
+from experiments.files import write_file
 from experiments.result import Context, Result, markdown
 
 HEADER = """# Results
@@ -40,7 +41,5 @@ def write_page(docs: Path, results: Mapping[str, Result], context: Context) -> P
         lines += [f"{note}\n" for note in result.notes]
         lines += [f"    python -m experiments {name}", ""]
     page = docs / "results.md"
-    scratch = page.with_suffix(".md.tmp")
-    scratch.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    scratch.replace(page)
+    write_file(page, ("\n".join(lines).rstrip() + "\n").encode())
     return page

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -60,11 +58,3 @@ def ratio_limits(above: ArrayLike, below: ArrayLike, level: float = LEVEL) -> tu
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(under > 0, (drawn @ a) / under, np.nan)
     return float(a.sum() / b.sum()), *limits(ratios, level)
-
-
-def statistic_limits(
-    statistic: Callable[[FloatArray], float], questions: int, resamples: int = RESAMPLES, level: float = LEVEL
-) -> tuple[float, float, float]:
-    """Any statistic of (questions,) weights, at equal weights and its interval."""
-    drawn = multiplicities(questions, resamples).astype(np.float64)
-    return statistic(np.ones(questions)), *limits([statistic(row) for row in drawn], level)

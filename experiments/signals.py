@@ -19,7 +19,7 @@ from experiments.pieces import compute
 from experiments.resampling import FEW, limits, multiplicities, ratio_limits
 from experiments.result import Context, Result, number, with_limits
 from experiments.spending import STRATIFIED, spending
-from experiments.token_signals import SEEN, token_signals, weighted_scores
+from experiments.token_signals import FOUR_STATE_ACTS, SEEN, THRESHOLD_ACTS, token_signals, weighted_scores
 from smoothing.forks import THRESHOLDS
 
 FloatArray = NDArray[np.float64]
@@ -37,10 +37,10 @@ SCORES = {
 }
 """Signals of the token alone: name -> column."""
 RULES = {
-    "Entropix four states: not keep": ("four_state", ("default", "clarify", "branch", "resample")),
-    "Entropix four states: acts": ("four_state", ("clarify", "branch", "resample")),
-    "Entropix thresholds: not argmax": ("threshold_state", ("adaptive", "clarify", "explore", "resample")),
-    "Entropix thresholds: acts": ("threshold_state", ("clarify", "explore", "resample")),
+    "Entropix four states: not keep": ("four_state", ("default", *FOUR_STATE_ACTS)),
+    "Entropix four states: acts": ("four_state", FOUR_STATE_ACTS),
+    "Entropix thresholds: not argmax": ("threshold_state", ("adaptive", *THRESHOLD_ACTS)),
+    "Entropix thresholds: acts": ("threshold_state", THRESHOLD_ACTS),
     "EAGER, θ=2.5": ("eager", (True,)),
     "EAGER, percentile alone": ("eager_free", (True,)),
 }

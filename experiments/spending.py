@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.cells import prepared
+from experiments.cells import DECIMALS, prepared
 from experiments.datasets import opened
-from experiments.replay import Replay, Stored
-from experiments.token_signals import token_signals
+from experiments.replay import Replay, Stored, remaining_cost
+from experiments.token_signals import FOUR_STATE_ACTS, THRESHOLD_ACTS, token_signals
 from smoothing import Observations
 from smoothing.allocation import stratified_shares, whole_numbers
 from smoothing.auto import fit_auto
@@ -29,7 +29,6 @@ from smoothing.metrics import ErrorShare, error_share, merge_rare, merged
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-LEAST_COST = 10  # tokens: what a continuation is expected to cost near the end of the base path
 STRATIFIED = "stratified"
 
 
@@ -110,7 +109,7 @@ def stored_of(path: Path, question_id: str) -> Stored:
     """A question of an imported run in branch form, as ``experiments.replay`` takes it."""
     run = opened(path)
     positions, curve, names = run.curve(question_id)
-    kept, column = merge_rare(np.round(curve, 6))
+    kept, column = merge_rare(np.round(curve, DECIMALS))
     draws, _, _ = prepared(path, question_id)
     tokens = run.base_table(question_id)["token_id"].to_pylist()
     rows = run.rollouts(question_id, ["start", "first_token", "first_token_p", "outcome", "n_tokens", "draw"])
@@ -146,8 +145,8 @@ def signal_schemes(signals: pd.DataFrame) -> dict[str, FloatArray]:
         "entropy": signals["entropy"],
         "varentropy": signals["varentropy"],
         "1 − p": 1 - signals["p"],
-        "Entropix, four states": signals["four_state"].isin(["clarify", "branch", "resample"]),
-        "Entropix, thresholds": signals["threshold_state"].isin(["clarify", "explore", "resample"]),
+        "Entropix, four states": signals["four_state"].isin(FOUR_STATE_ACTS),
+        "Entropix, thresholds": signals["threshold_state"].isin(THRESHOLD_ACTS),
         "EAGER, θ=2.5": signals["eager"],
         "EAGER, percentile alone": signals["eager_free"],
     }
@@ -184,7 +183,7 @@ def spending(path: Path, question_id: str, budgets: Sequence[float], splits: int
     draws, positions, _ = prepared(path, question_id)
     if len(positions) < draws.length or np.isnan(draws.step_p).any():
         return pd.DataFrame(columns=columns)
-    cost = np.maximum(draws.length - np.arange(draws.length), LEAST_COST).astype(np.float64)
+    cost = remaining_cost(draws.length)
     free = opened(path).config.get("strategy") != "branches"
     stored = None if free else stored_of(path, question_id)
     schemes = {STRATIFIED: stratified_shares(draws.step_p)} | signal_schemes(token_signals(path, question_id))
@@ -199,10 +198,9 @@ def spending(path: Path, question_id: str, budgets: Sequence[float], splits: int
                 goal = budget * draws.length * float(schemes[STRATIFIED] @ cost)
                 expected = spread_out(weight, cost, room, goal)
                 offset = float(np.random.default_rng([split, draws.length, 3]).random())
-                for at, count in enumerate(whole_numbers(expected, offset)):
-                    if count:
-                        source.diverge(at, int(count))
+                counts = whole_numbers(expected, offset)
+                for at in np.flatnonzero(counts):
+                    source.diverge(int(at), int(counts[at]))
                 share = source.error(fit_auto(source.stratified()).predict(positions))
-                taken = int(whole_numbers(expected, offset).sum())
-                rows.append((budget, split, name, share.spread, share.error, source.spent, taken))
+                rows.append((budget, split, name, share.spread, share.error, source.spent, int(counts.sum())))
     return pd.DataFrame(rows, columns=columns)

@@ -30,6 +30,9 @@ BITS = 1 / np.log(2)
 TOP = 20
 EAGER_THETA = 2.5
 EAGER_PERCENTILE = 99
+FOUR_STATE_ACTS = ("clarify", "branch", "resample")
+THRESHOLD_ACTS = ("clarify", "explore", "resample")
+"""States in which Entropix does something else than sample as usual."""
 SEEN = 30
 """Draws that the detectors from rollouts see; they are judged by the other draws."""
 

@@ -28,12 +28,13 @@ from scipy import stats
 
 from fpa.check import LEAST, compare
 from fpa.collect import collect
+from fpa.data import data_path
 from fpa.demo import SETTINGS
 from fpa.engines.llamacpp import LlamaCppEngine
 from fpa.questions import load_questions
 from fpa.run import Run, open_run
 
-REFERENCE = Path("data/reference")
+REFERENCE = data_path("reference")
 COST = 25_000
 """Tokens that ``adaptive`` may spend; the others are set to about as many."""
 RUNS = {
