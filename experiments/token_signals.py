@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from experiments.cells import prepared
 from experiments.datasets import opened
+from fpa.entropix import four_state, threshold_state
 from fpa.score import change_scores
 from fpa.signals import entropy, varentropy
 from smoothing import fit
@@ -26,7 +27,6 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
-BITS = 1 / np.log(2)
 TOP = 20
 EAGER_THETA = 2.5
 EAGER_PERCENTILE = 99
@@ -35,47 +35,6 @@ THRESHOLD_ACTS = ("clarify", "explore", "resample")
 """States in which Entropix does something else than sample as usual."""
 SEEN = 30
 """Draws that the detectors from rollouts see; they are judged by the other draws."""
-
-
-def four_state(h: ArrayLike, v: ArrayLike) -> list[str]:
-    """Entropix' four states from entropy (nats) and varentropy (nats²): the first rule that fits.
-
-    keep (H<0.3, V<1.2), clarify (H>2.5, V<1.2), branch (H<2.5, V>2.5), resample (H≥2.5, V>2.5; the published
-    overlap with ``branch`` between 1.2 and 2.5 goes to it), default.
-    """
-    out = []
-    for a, b in zip(np.asarray(h, float), np.asarray(v, float), strict=True):
-        if a < 0.3 and b < 1.2:
-            out.append("keep")
-        elif a > 2.5 and b < 1.2:
-            out.append("clarify")
-        elif a < 2.5 and b > 2.5:
-            out.append("branch")
-        elif a >= 2.5 and b > 2.5:
-            out.append("resample")
-        else:
-            out.append("default")
-    return out
-
-
-def threshold_state(h: ArrayLike, v: ArrayLike) -> list[str]:
-    """Entropix' threshold rules from entropy (nats) and varentropy (nats²), which they hold against bits.
-
-    argmax (H<0.1, V<0.1), clarify (H>5, V<0.1), explore (H<5, V>5), resample (H>5, V>5), adaptive.
-    """
-    out = []
-    for a, b in zip(np.asarray(h, float) * BITS, np.asarray(v, float) * BITS**2, strict=True):
-        if a < 0.1 and b < 0.1:
-            out.append("argmax")
-        elif a > 5 and b < 0.1:
-            out.append("clarify")
-        elif a < 5 and b > 5:
-            out.append("explore")
-        elif a > 5 and b > 5:
-            out.append("resample")
-        else:
-            out.append("adaptive")
-    return out
 
 
 def top_entropy(p: ArrayLike, top: int = TOP) -> float:
