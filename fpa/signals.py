@@ -11,6 +11,7 @@ from fpa.records import Distribution
 
 COVERAGE = 0.999  # mass at the sampling temperature that a stored distribution must list
 MIN_LISTED = 10  # alternatives kept even where fewer cover the mass
+ROUNDING = 1e-5  # mass that the sum of the listed, from 32-bit logarithms, may hide
 TOP = 20  # likeliest tokens that ``top_entropy`` sees, as EAGER does
 MAX_ENTROPY_GAP = 0.01  # nats by which unlisted tokens may leave the entropy open
 
@@ -77,8 +78,8 @@ def next_token_distribution(
     log_p, token_ids = log_p[possible], token_ids[possible]
     raw = np.exp(log_p)
     unlisted = max(0, vocabulary - len(ids))  # type: ignore[arg-type]
-    raw_tail = max(0.0, 1.0 - float(raw.sum())) if unlisted else 0.0
     last = float(raw[-1])
+    raw_tail = min(max(0.0, 1.0 - float(raw.sum())) + ROUNDING, unlisted * last)
 
     tail_weight = _tail_weight(raw_tail, unlisted, last, temperature)
     weights = np.exp(log_p / temperature - log_p[0] / temperature)
