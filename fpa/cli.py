@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,14 +38,18 @@ Every = Annotated[int, typer.Option(min=1, help="Use every N-th of the sampled p
 Method = Annotated[str, typer.Option(help="raw, kernel, segment, full, martingale, bayes or auto.")]
 
 
-def below_one(value: float) -> float:
-    """A distance that something can exceed: no total variation is above 1."""
-    if not 0 <= value < 1:
-        raise typer.BadParameter(f"{value} is not at least 0 and below 1")
-    return value
+def below(most: float) -> Callable[[float], float]:
+    """Takes distances that something can exceed: none is above ``most``."""
+
+    def check(value: float) -> float:
+        if not 0 <= value < most:
+            raise typer.BadParameter(f"{value} is not at least 0 and below {most:.4g}")
+        return value
+
+    return check
 
 
-Threshold = Annotated[float, typer.Option(callback=below_one, help="Least total variation of a fork.")]
+Threshold = Annotated[float, typer.Option(callback=below(1), help="Least total variation of a fork.")]
 
 
 def version(show: bool) -> None:
@@ -107,7 +112,8 @@ def collect(
         str,
         typer.Option(
             help="grid: free continuations. branches: each likely next token. stratified: divergences, placed "
-            "by formula. adaptive: divergences in rounds, placed where they tell most."
+            "by formula. adaptive: divergences in rounds, placed where they tell most. entropix: steered by "
+            "entropy and varentropy (docs/entropy.md)."
         ),
     ] = "grid",
     every: Annotated[int, typer.Option(help="N: resample at every N-th token or sentence.")] = 1,
@@ -139,15 +145,17 @@ def collect(
     keep_ids: Annotated[
         bool, typer.Option("--keep-ids", help="Store each continuation's token ids.")
     ] = False,
-    context: Annotated[int | None, typer.Option(help="Tokens of context per sequence.")] = None,
-    parallel: Annotated[int | None, typer.Option(help="Continuations generated at once.")] = None,
-    threads: Annotated[int | None, typer.Option(help="llamacpp: CPU threads.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens of context per sequence.")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Continuations generated at once.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="llamacpp, transformers: CPU threads.")] = None,
     chat_template: Annotated[
-        Path | None, typer.Option(help="llamacpp: a Jinja file in place of the model's template.")
+        Path | None, typer.Option(help="A Jinja file in place of the model's own template.")
     ] = None,
     deterministic: Annotated[
         bool,
-        typer.Option("--deterministic", help="llamacpp: the same seeds give the same ids, at lower speed."),
+        typer.Option(
+            "--deterministic", help="llamacpp, vllm: the same seeds give the same ids, at lower speed."
+        ),
     ] = False,
     preset: Annotated[
         str | None,
@@ -161,6 +169,10 @@ def collect(
     engine_option: Annotated[
         list[str] | None,
         typer.Option(help="KEY=VALUE for the engine (docs/engines.md); repeatable. Values are JSON or text."),
+    ] = None,
+    strategy_option: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE for the strategy (docs/entropy.md); repeatable. Values are JSON or text."),
     ] = None,
     ray: Annotated[
         str | None, typer.Option(help="Spread over Ray: local, auto, or the address of a cluster.")
@@ -182,6 +194,7 @@ def collect(
     from fpa.progress import CollectProgress
     from fpa.questions import load_questions
     from fpa.settings import Settings
+    from fpa.streams import check_streams
 
     if folder is None and not plan_only:
         raise UsageError("--out is missing: name the folder for the run (or ask for --plan)")
@@ -198,6 +211,7 @@ def collect(
         top_k=top_k, min_p=min_p, budget=budget, target_error=target_error, readout=readout,
         prompt=prompt or ("demo" if model == "demo" else "published"),
         keep_text=keep_text, keep_ids=keep_ids,
+        options=parse_options(strategy_option or (), "--strategy-option"),
     )  # fmt: skip
     if chosen is not None:
         default = partial(is_default, context_)
@@ -207,11 +221,16 @@ def collect(
         model = chosen.model if default("model") else model
         engine = "vllm" if default("engine") else engine
         if plan_only:
-            show_cost(chosen.cost(limit or chosen.question_count, settings), as_json)
+            count = limit or chosen.question_count
+            refuse_strangers(context_, settings.strategy, ray is not None)
+            check_streams(settings, count, engine)
+            show_cost(chosen.cost(count, settings), as_json)
             return
         if model == chosen.model and engine in ("vllm", "transformers"):
             chosen.check_access()
+    refuse_strangers(context_, settings.strategy, ray is not None)
     question_set = load_questions(questions, limit=limit)
+    check_streams(settings, len(question_set.questions), engine)
     given = {"context": context, "parallel": parallel, "threads": threads}
     engine_options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     if chat_template is not None:
@@ -334,6 +353,7 @@ def smooth(
 
 @app.command()
 def forks(
+    context_: typer.Context,
     run: RunPath,
     method: Method = "auto",
     threshold: Threshold = 0.15,
@@ -350,7 +370,8 @@ def forks(
     survival_threshold: Annotated[
         float,
         typer.Option(
-            callback=below_one, help="Distance between outcome distributions that counts as changed."
+            callback=below(math.sqrt(2)),
+            help="Euclidean distance between outcome distributions that counts as changed.",
         ),
     ] = 0.6,
     as_json: Json = False,
@@ -362,6 +383,8 @@ def forks(
     from fpa.run import open_run
     from fpa.survival import survival_table
 
+    if not survival and not is_default(context_, "survival_threshold"):
+        raise UsageError("--survival-threshold belongs to --survival: give that too, or leave it out")
     opened = open_run(run)
     curves = [smooth_question(opened, q, method, samples, every) for q in collected(opened)]
     found = pd.concat([fork_table(opened, curve, threshold) for curve in curves], ignore_index=True)
@@ -496,6 +519,12 @@ def explore(
     method: Annotated[
         list[str] | None, typer.Option(help="Smoothers, repeatable; the first in front.")
     ] = None,
+    samples: Annotated[
+        list[int] | None, typer.Option(min=1, help="S that the slider offers besides all draws, repeatable.")
+    ] = None,
+    every: Annotated[
+        list[int] | None, typer.Option(min=1, help="N that the slider offers besides 1, repeatable.")
+    ] = None,
     threshold: Threshold = 0.15,
     serve: Annotated[bool, typer.Option("--serve", help="Also serve the pages on this machine.")] = False,
     port: Annotated[int, typer.Option(help="Port for --serve.")] = 8000,
@@ -503,11 +532,30 @@ def explore(
     """Write the run as static pages that open in a browser from disk, without a server or a network."""
     from fpa.explore import explore as build
     from fpa.explore import serve as serve_pages
+    from fpa.progress import CountProgress
 
-    page = build(run, folder, reference, method or None, threshold=threshold)
+    with CountProgress(err, "building pages", "questions") as progress:
+        page = build(
+            run, folder, reference, method or None,
+            samples=samples or None, every=every or None, threshold=threshold, progress=progress,
+        )  # fmt: skip
     say(str(page))
     if serve:
         serve_pages(folder, port)
+
+
+@app.command("convert-demo")
+def convert_demo(
+    folder: Annotated[Path, typer.Argument(help="Folder for the model; must not exist yet.")],
+    gguf: Annotated[
+        Path | None, typer.Option(help="Another GGUF file than the demo model's.", show_default=False)
+    ] = None,
+) -> None:
+    """Write the demo model (or a GGUF file) in Hugging Face's form, in float32, for vllm and transformers."""
+    from fpa.engines.convert import gguf_to_hub
+    from fpa.engines.llamacpp import demo_model
+
+    say(str(gguf_to_hub(gguf or demo_model(), folder)))
 
 
 # --- printing and errors
@@ -548,19 +596,50 @@ PRESET_SETTINGS = (
 )  # fmt: skip
 
 
+STRATEGY_OPTIONS = {
+    "budget": ("adaptive",),
+    "target_error": ("adaptive",),
+    "top_k": ("branches",),
+    "min_p": ("branches",),
+}
+UNUSED = {"adaptive": ("every", "unit", "samples")}
+RAY_OPTIONS = ("workers", "gpus")
+
+
+def refuse_strangers(context: typer.Context, strategy: str, ray: bool) -> None:
+    """An option that would have no effect is a mistake: say what it belongs to.
+
+    Options that an engine lacks are refused by ``fpa.engines.load_engine``.
+    """
+    for name, strategies in STRATEGY_OPTIONS.items():
+        if strategy not in strategies and not is_default(context, name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} belongs to --strategy {', '.join(strategies)}; "
+                f"with {strategy} it has no effect"
+            )
+    for name in UNUSED.get(strategy, ()):
+        if not is_default(context, name):
+            raise UsageError(
+                f"--{name} has no effect with --strategy {strategy}, which places its draws itself: leave it out"
+            )
+    for name in RAY_OPTIONS:
+        if not ray and not is_default(context, name):
+            raise UsageError(f"--{name} belongs to --ray: give that too, or leave it out")
+
+
 def is_default(context: typer.Context, name: str) -> bool:
     """Whether an option of the command was left out."""
     source = context.get_parameter_source(name)
     return source is None or source.name == "DEFAULT"
 
 
-def parse_options(given: Sequence[str]) -> dict[str, Any]:
+def parse_options(given: Sequence[str], name: str = "--engine-option") -> dict[str, Any]:
     """``KEY=VALUE`` pairs, values as JSON where they are."""
     options: dict[str, Any] = {}
     for pair in given:
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise UsageError(f"--engine-option takes KEY=VALUE, got {pair!r}")
+            raise UsageError(f"{name} takes KEY=VALUE, got {pair!r}")
         try:
             options[key] = json.loads(value)
         except ValueError:

@@ -3,7 +3,7 @@
 A file is JSONL, CSV or Parquet. Every row has
 
 - ``question``: text;
-- ``choices``: a list of 2 to 10 texts (in CSV a JSON list), or one column for each, named ``A``, ``B``, … or
+- ``choices``: a list of 2 to 10 different texts (in CSV a JSON list), or one column for each, named ``A``, ``B``, … or
   ``choice_a``, ``choice_b``, …;
 - ``answer``, optional: a letter, a 0-based index, or the text of the choice. A number is always an index; so is
   a number written as a string, as all are in CSV, unless no choice has that index and one has that text;
@@ -29,6 +29,7 @@ from fpa.records import LETTERS, Question
 TINYMMLU = "tinyBenchmarks/tinyMMLU"
 
 Row = dict[str, Any]
+IDS = ("id", "question_id")
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, Row]]:
                 raise UsageError(
                     f"{path.name} line {line}: more fields than the header: quote fields with commas"
                 )
-            yield f"line {line}", {key: value for key, value in row.items() if value not in (None, "")}
+            # An empty field is none, but an id that is missing among others is a mistake.
+            given = {k: v for k, v in row.items() if v or (v == "" and k in IDS)}
+            yield f"line {line}", given
             line = reader.line_num + 1
     except csv.Error as error:
         raise UsageError(f"{path.name} line {line}: not CSV ({error})") from None
@@ -244,6 +247,11 @@ def _choices(row: Row) -> tuple[str, ...]:
         raise ValueError(f"a question has 2 to {len(LETTERS)} choices, this one has {len(texts)}")
     if not all(text.strip() for text in texts):
         raise ValueError(f"choice {LETTERS[[bool(text.strip()) for text in texts].index(False)]} is empty")
+    seen: dict[str, str] = {}
+    for letter, text in zip(LETTERS, texts, strict=False):
+        first = seen.setdefault(" ".join(text.split()), letter)
+        if first != letter:
+            raise ValueError(f"choices {first} and {letter} are equal: {text.strip()!r}")
     return texts
 
 
@@ -302,7 +310,7 @@ def _written_answer(text: str, choices: tuple[str, ...]) -> str:
         )
     if indexed is not None:
         return indexed
-    if len(same) == 1:
+    if same:
         return same[0]
     raise ValueError(
         f'the answer "{text}" is no letter ({letters[0]} to {letters[-1]}), index or text of a choice'
@@ -310,11 +318,14 @@ def _written_answer(text: str, choices: tuple[str, ...]) -> str:
 
 
 def _id(row: Row, question: str, choices: tuple[str, ...]) -> str:
-    for key in ("id", "question_id"):
-        if _given(row.get(key)):
+    for key in IDS:
+        if row.get(key) == "" or _given(row.get(key)):
             name = str(row[key]).strip()
             if not name or len(name) > 200 or not name.isprintable():
-                raise ValueError("the id must be 1 to 200 printable characters")
+                raise ValueError(
+                    "the id must be 1 to 200 printable characters"
+                    + ("" if name else f"; leave {key} out for none")
+                )
             return name
     content = json.dumps([question, choices], ensure_ascii=False)
     return f"q-{hashlib.sha256(content.encode()).hexdigest()[:12]}"

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from fpa.cli import main
+from fpa.errors import UsageError
+from fpa.settings import Settings
+from fpa.strategies.base import SEEDS, seed_of
+from fpa.streams import check_streams
 
+PRESET = ["--preset", "llama3-8b-tinymmlu", "--plan"]
 FAKE = ["--engine", "fake", "--model", "m", "--prompt", "published"]
 
 
@@ -101,6 +108,31 @@ def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
         (["collect", *FAKE, "--strategy", "tree", "--out", "r"], 2, "branches"),
         (["collect", *FAKE, "--prompt", "rude", "--out", "r"], 2, "published"),
         (["collect", *FAKE, "--questions", "none.jsonl", "--out", "r"], 2, "none.jsonl"),
+        (["collect", *FAKE, "--budget", "5", "--out", "r"], 2, "--budget belongs to --strategy adaptive"),
+        (["collect", *FAKE, "--strategy", "branches", "--target-error", "0.1", "--out", "r"], 2, "adaptive"),
+        (["collect", *FAKE, "--top-k", "3", "--out", "r"], 2, "--top-k belongs to --strategy branches"),
+        (["collect", *FAKE, "--strategy", "stratified", "--min-p", "0.1", "--out", "r"], 2, "branches"),
+        (
+            ["collect", *FAKE, "--strategy", "adaptive", "--budget", "9", "--samples", "5", "--out", "r"],
+            2,
+            "--samples",
+        ),
+        (["collect", *FAKE, "--workers", "2", "--out", "r"], 2, "--workers belongs to --ray"),
+        (["collect", *FAKE, "--gpus", "1", "--out", "r"], 2, "--gpus belongs to --ray"),
+        (["collect", *FAKE, "--threads", "2", "--out", "r"], 2, "engine fake has no option 'threads'"),
+        (["collect", *FAKE, "--deterministic", "--out", "r"], 2, "engine fake has no option 'deterministic'"),
+        (["collect", *FAKE, "--url", "http://x", "--out", "r"], 2, "engine fake has no option 'url'"),
+        (["collect", *FAKE, "--threads", "0", "--out", "r"], 2, "--threads"),
+        (["collect", *FAKE, "--parallel", "-1", "--out", "r"], 2, "--parallel"),
+        (["collect", *FAKE, "--samples", "999999999999", "--out", "r"], 2, "at most 2,147,483,647"),
+        (["collect", "--limit", "1", "--samples", "999999999999", "--out", "r"], 2, "at most 5,355,320,"),
+        (["collect", *FAKE, "--seed", "2147483648", "--out", "r"], 2, "at most 2,147,483,647"),
+        (["collect", *PRESET, "--budget", "5"], 2, "--budget belongs to --strategy adaptive; with branches"),
+        (["collect", *PRESET, "--samples", "99999999999999999"], 2, "--samples must be at most"),
+        (["forks", "none", "--survival-threshold", "0.3"], 2, "--survival"),
+        (["forks", "none", "--survival", "--survival-threshold", "1.5"], 2, "below 1.414"),
+        (["forks", "none", "--threshold", "1"], 2, "below 1"),
+        (["forks", "none", "--threshold", "nan"], 2, "below 1"),
         (["smooth", "none"], 2, "manifest.json"),
         (["forks", "none"], 2, "manifest.json"),
         (["score", "none"], 2, "manifest.json"),
@@ -134,6 +166,47 @@ def test_mistakes_about_a_run_get_one_line(collected: Path, capsys, monkeypatch,
         code, _, error = run(capsys, monkeypatch, *arguments)
         assert (code, error.count("\n")) == (2, 1)
         assert says in error
+
+
+def test_options_of_a_preset_still_count_as_left_out(capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    # The preset's own strategy takes --top-k, and brings it; another strategy does without.
+    for extra in ([], ["--top-k", "5"], ["--strategy", "grid"]):
+        code, said, _ = run(capsys, monkeypatch, "collect", *PRESET, *extra, "--json")
+        assert code == 0
+        assert json.loads(said)["continuations"] > 0
+    code, _, error = run(capsys, monkeypatch, "collect", *PRESET, "--strategy", "grid", "--top-k", "5")
+    assert code == 2
+    assert "--top-k" in error
+
+
+def test_a_threshold_may_be_close_to_one(collected: Path, capsys, monkeypatch) -> None:
+    code, said, _ = run(capsys, monkeypatch, "forks", str(collected), "--threshold", "0.995", "--json")
+    assert code == 0
+    assert json.loads(said)["found"] == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "groups"), [("grid", 1), ("stratified", 1), ("branches", Settings().top_k + 1)]
+)
+def test_the_most_samples_that_fit_have_seeds_below_the_limit(strategy: str, groups: int) -> None:
+    with pytest.raises(UsageError, match="at most") as refused:
+        check_streams(Settings(strategy=strategy, samples=10**12), 100, "llamacpp")
+    most = int(re.search(r"at most ([\d,]+)", str(refused.value))[1].replace(",", ""))  # type: ignore[index]
+    # 2^31 - 1: the run seed's offset is then as large as it gets.
+    fits = Settings(
+        strategy=strategy, samples=most, seed=next(s for s in range(10**6) if offset(s) > 0.99999)
+    )
+    check_streams(fits, 100, "llamacpp")
+    last = seed_of(99, fits.base_tokens, groups - 1, groups, fits) + most - 1
+    assert 0.99 * 2**32 < last < 2**32 - 1
+    with pytest.raises(UsageError, match="at most"):
+        check_streams(replace(fits, samples=most + 1), 100, "llamacpp")
+
+
+def offset(seed: int) -> float:
+    """Where a run's seed puts its streams, as a share of the room there is for that."""
+    return seed_of(0, 0, 0, 1, Settings(seed=seed)) / SEEDS
 
 
 def test_failed_questions_exit_with_one(capsys, monkeypatch, tmp_path: Path) -> None:

@@ -174,11 +174,6 @@ def test_an_answer_that_names_no_choice_is_refused(tmp_path: Path, answer: Any) 
         answer_of(tmp_path, answer)
 
 
-def test_an_answer_text_that_two_choices_share_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the answer"):
-        answer_of(tmp_path, "red", ["red", "red"])
-
-
 # --------------------------------------------------------------------------------------------- ids, selection
 
 
@@ -242,13 +237,26 @@ def test_an_unknown_id_and_a_senseless_limit_are_refused(tmp_path: Path) -> None
         ({"choices": {"x": 1}}, "the choices are missing"),
         ({"choices": None}, "the choices are missing"),
         ({"choices": "x or y"}, "no JSON list"),
+        ({"choices": ["3", "3"]}, "choices A and B are equal"),
+        ({"choices": ["x", "3", " 3"]}, "choices B and C are equal"),
+        ({"choices": ["x", 3, "3"]}, "choices B and C are equal"),
         ({"id": "a\nb"}, "printable"),
+        ({"id": ""}, "leave id out for none"),
+        ({"id": " "}, "leave id out for none"),
+        ({"id": None, "question_id": ""}, "leave question_id out for none"),
     ],
 )
 def test_a_wrong_row_is_named_with_what_is_wrong(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     message = complaint(tmp_path, {**ROW, "id": "ok"}, {**ROW, **change})
     assert message.startswith("bad.jsonl line 2: ")
     assert reason in message
+
+
+def test_an_empty_id_in_a_table_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text("id,question,A,B\n1,x,a,b\n,y,a,b\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"q\.csv line 3: the id must be"):
+        load_questions(str(path))
 
 
 def test_ten_choices_are_taken(tmp_path: Path) -> None:
