@@ -131,14 +131,17 @@ def collect(
         FpaError: ``out`` cannot be written, or the engine stopped altogether. Finished units stay on disk.
     """
     progress = progress or Silent()
-    # Refuse unknown names and options before anything is made.
-    strategy(settings.strategy, settings.options), prompt_style(settings.prompt)
+    # Refuse unknown names, options and engines before anything is made.
+    kind, _ = strategy(settings.strategy, settings.options), prompt_style(settings.prompt)
+    sampler = kind.sampler(engine, settings) if isinstance(kind, GuidedStrategy) else engine
     with RunWriter.open(
         out, settings.config(), engine=engine.info, questions_fingerprint=questions.fingerprint
     ) as writer:
         for notice in writer.notices:
             progress.note(notice)
-        return _Collection(settings, engine, questions, writer, progress).run()
+        for notice in getattr(sampler, "notices", ()):
+            progress.note(notice)
+        return _Collection(settings, engine, questions, writer, progress, kind, sampler).run()
 
 
 class _Collection:
@@ -151,17 +154,17 @@ class _Collection:
         questions: QuestionSet,
         writer: RunWriter,
         progress: Progress,
+        kind: Strategy | RoundStrategy,
+        sampler: Sampler,
     ) -> None:
         self.settings = settings
         self.engine = engine
         self.questions = questions
         self.writer = writer
         self.progress = progress
-        self.strategy = strategy(settings.strategy, settings.options)
-        self.guided = isinstance(self.strategy, GuidedStrategy)
-        self.sampler: Sampler = engine
-        if isinstance(self.strategy, GuidedStrategy):
-            self.sampler = self.strategy.sampler(engine, settings)
+        self.strategy = kind
+        self.guided = isinstance(kind, GuidedStrategy)
+        self.sampler = sampler
         self.style = prompt_style(settings.prompt)
         self.spent = Spent()
         self.failures: dict[str, str] = {}
@@ -381,13 +384,13 @@ class _Collection:
         asked, unit = state.asked, state.unit
         base_ids = asked.base.token_ids
         drawn = [
-            (group, draw, continuation)
+            (number, group, draw, continuation)
             for number, group in enumerate(unit.groups)
             for draw, continuation in enumerate(state.parts[number])
         ]
         new_ids = [
             (() if group.first_token is None else (group.first_token,)) + continuation.token_ids
-            for group, _, continuation in drawn
+            for _, group, _, continuation in drawn
         ]
         # An answer is read from the whole response, base prefix included: late in a response
         # "The answer is" may already stand there.
@@ -395,7 +398,7 @@ class _Collection:
         texts = [self.engine.decode(response) for response in responses]
         answers = [
             extract_answer(text, asked.question.choices, c.finish_reason, thinking=asked.thinking)
-            for text, (_, _, c) in zip(texts, drawn, strict=True)
+            for text, (*_, c) in zip(texts, drawn, strict=True)
         ]
         if self.settings.readout:
             answers = self.read_out(
@@ -408,7 +411,7 @@ class _Collection:
                 draw=group.first_draw + draw,
                 first_token=group.first_token,
                 first_token_p=group.first_token_p,
-                seed=group.seed + draw,
+                seed=group.seed + origin(state.parts[number], draw),
                 outcome=answer.outcome,
                 status=answer.status,
                 diverge_at=divergence(base_ids, unit.start, ids),
@@ -419,7 +422,7 @@ class _Collection:
                 text=text if self.settings.keep_text else None,
                 trace=continuation.trace,
             )
-            for (group, draw, continuation), ids, text, answer in zip(
+            for (number, group, draw, continuation), ids, text, answer in zip(
                 drawn, new_ids, texts, answers, strict=True
             )
         ]
@@ -458,6 +461,13 @@ class _Collection:
             if row.max() > 0:
                 result[i] = Answer(letters[int(row.argmax())], "readout")
         return result
+
+
+def origin(continuations: Sequence[Continuation], number: int) -> int:
+    """Number of the draw that a continuation is, or split from at last: its stream is the one behind it."""
+    while (trace := continuations[number].trace) is not None and trace.parent is not None:
+        number = trace.parent
+    return number
 
 
 def divergence(base_ids: Sequence[int], start: int, token_ids: Sequence[int]) -> int | None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fpa.engines.base import Engine, EngineError, Request
+from fpa.engines.base import Engine, EngineError, Request, Sampler
 from fpa.positions import sentence_of_tokens
 from fpa.prompts import messages, prompt_style
 from fpa.questions import QuestionSet
 from fpa.records import Answer, BasePath, Question
 from fpa.settings import Settings
 from fpa.strategies import strategy
-from fpa.strategies.base import Known, RoundStrategy, Unit
+from fpa.strategies.base import GuidedStrategy, Known, RoundStrategy, Unit
 
 PROBE_QUESTIONS = 2
 PROBE_DRAWS = 8
@@ -49,6 +49,7 @@ def plan(settings: Settings, engine: Engine, questions: QuestionSet) -> Plan:
         EngineError: none of the probed questions could be put to the model.
     """
     style, kind = prompt_style(settings.prompt), strategy(settings.strategy, settings.options)
+    sampler = kind.sampler(engine, settings) if isinstance(kind, GuidedStrategy) else engine
     bases: list[tuple[BasePath, list[Unit], tuple[int, ...]]] = []
     failure: EngineError | None = None
     for index, question in enumerate(questions.questions[:PROBE_QUESTIONS]):
@@ -67,14 +68,16 @@ def plan(settings: Settings, engine: Engine, questions: QuestionSet) -> Plan:
     if not bases:
         raise failure or EngineError("there is no question to plan for")
 
-    lengths, tokens_per_second = _probe(settings, engine, bases)
+    lengths, tokens_per_second = _probe(settings, sampler, bases)
     # Continuations get shorter along the base path: take the length as linear between the two probes.
     slope = (lengths[1] - lengths[0]) / 0.5
     positions = continuations = tokens = 0.0
     for base, units, _ in bases:
         for unit in units:
             share = unit.start / max(len(base.token_ids), 1)
-            expected = min(max(lengths[0] + slope * share, 1.0), settings.rollout_tokens)
+            expected = max(lengths[0] + slope * share, 1.0)
+            if sampler is engine:
+                expected = min(expected, settings.rollout_tokens)
             positions += 1
             continuations += unit.draws
             tokens += unit.draws * expected
@@ -122,9 +125,12 @@ def _base(engine: Engine, question: Question, prompt: tuple[int, ...], settings:
 
 
 def _probe(
-    settings: Settings, engine: Engine, bases: list[tuple[BasePath, list[Unit], tuple[int, ...]]]
+    settings: Settings, sampler: Sampler, bases: list[tuple[BasePath, list[Unit], tuple[int, ...]]]
 ) -> tuple[tuple[float, float], float]:
-    """Mean continuation length from the beginning and from the middle, and tokens per second overall."""
+    """Tokens of a draw from the beginning and from the middle, on average, and tokens per second overall.
+
+    What splits from a draw of a sampler of ours counts as its tokens.
+    """
     requests = [
         Request(
             key=f"{number}/{place}",
@@ -140,13 +146,14 @@ def _probe(
     ]
     lengths: dict[str, list[int]] = {"0": [], "1": []}
     began = time.monotonic()
-    for completion in engine.sample(requests):
+    for completion in sampler.sample(requests):
         if completion.error is not None:
             raise EngineError(completion.error)
         place = completion.key.rpartition("/")[2]
-        lengths[place] += [len(c.token_ids) for c in completion.continuations]
+        made = [len(c.token_ids) - (c.trace.shared if c.trace else 0) for c in completion.continuations]
+        lengths[place].append(sum(made))
     seconds = max(time.monotonic() - began, 1e-9)
-    means = float(np.mean(lengths["0"])), float(np.mean(lengths["1"]))
+    means = float(np.mean(lengths["0"])) / PROBE_DRAWS, float(np.mean(lengths["1"])) / PROBE_DRAWS
     return means, sum(map(sum, lengths.values())) / seconds
 
 

@@ -17,7 +17,7 @@ class Settings:
     """The configuration of a collection. A run can only be resumed with the same one.
 
     Attributes:
-        strategy: ``grid``, ``branches``, ``stratified`` or ``adaptive``.
+        strategy: ``grid``, ``branches``, ``stratified``, ``adaptive``, or one that steers: ``entropix``.
         every: resample at every N-th token or sentence.
         unit: ``token`` or ``sentence``.
         samples: continuations per position (per kept token with ``branches``; ``stratified`` gives as many to

@@ -49,6 +49,7 @@ def next_token_distribution(
     *,
     coverage: float = COVERAGE,
     entropy_gap: float = MAX_ENTROPY_GAP,
+    least: int = MIN_LISTED,
 ) -> Distribution:
     """The distribution at the sampling temperature, from the likeliest tokens' raw log-probabilities.
 
@@ -60,9 +61,10 @@ def next_token_distribution(
         vocabulary: size of the full vocabulary.
         coverage: least mass at ``temperature`` that must be listed.
         entropy_gap: nats by which the tokens left out may leave the entropy open.
+        least: tokens listed even where fewer cover the mass.
 
     Returns:
-        The shortest list that covers ``COVERAGE`` of the mass at ``temperature`` (at least ``MIN_LISTED``).
+        The shortest list that covers ``COVERAGE`` of the mass at ``temperature`` (at least ``least``).
         At a temperature other than 1 the mass of the tokens that ``logprobs`` leaves out is known only
         within bounds; its upper bound is taken, so listed probabilities are at most 0.1 % too low.
         Entropy and varentropy count the left-out tokens as equally likely, which is exact when all are
@@ -90,7 +92,7 @@ def next_token_distribution(
     if tail_weight / total > 1 - coverage or _entropy_gap(raw_tail, unlisted, last) > entropy_gap:
         raise NotEnoughListed(f"{len(raw)} listed tokens cover {covered[-1]:.4f} of the mass")
 
-    kept = min(len(p), max(MIN_LISTED, int(np.searchsorted(covered, COVERAGE)) + 1))
+    kept = min(len(p), max(least, int(np.searchsorted(covered, COVERAGE)) + 1))
     head, spread = _surprisal_moments(raw, raw_tail, unlisted)
     return Distribution(
         ids=token_ids[:kept],

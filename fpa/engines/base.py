@@ -6,9 +6,9 @@ positions or answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from fpa.errors import FpaError
 from fpa.records import Distribution, Trace
 
 Message = dict[str, str]
+
+STEP_LISTED = 100
+"""Tokens that ``ReadsNext`` lists at least, where there are so many: as many as a rule may choose from."""
 
 
 class EngineError(FpaError):
@@ -143,6 +146,8 @@ class ReadsNext(Protocol):
 
     Attributes:
         at_once: sequences that it works on at the same time.
+
+    One whose attribute ``attends`` is true gives ``Distribution.attention`` where it is asked for.
     """
 
     at_once: int
@@ -150,11 +155,19 @@ class ReadsNext(Protocol):
     def next_distributions(
         self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
     ) -> list[Distribution]:
-        """The raw next-token distribution (temperature 1) after each prefix.
+        """The raw next-token distribution (temperature 1) after each prefix, ``STEP_LISTED`` tokens or more.
 
         Prefixes that extend those of the call before by one token, in any order and number, cost one step.
         ``attention`` asks for ``Distribution.attention``; engines that have none leave it None.
         """
+
+
+@runtime_checkable
+class SteersItself(Protocol):
+    """An engine that applies rules of ours to its logits by itself, instead of being read token by token."""
+
+    def steered(self, steer: Mapping[str, Any]) -> Sampler:
+        """The engine's sampler with those rules; ``steer`` is plain data that names them."""
 
 
 @runtime_checkable
@@ -169,6 +182,17 @@ class LooksAhead(Protocol):
 
     def expect(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> None:
         """Begin a base path that ``greedy`` will be asked for soon; errors are raised there."""
+
+
+def ends_with_stop(
+    decode: Callable[[Sequence[int]], str], token_ids: Sequence[int], stop: Sequence[str]
+) -> bool:
+    """Whether a stop string ends in the last token; a window of tokens is enough to see it."""
+    if not stop:
+        return False
+    window = 4 * max(len(text) for text in stop) + 4  # a character has at most 4 bytes, a token at least 1
+    text = decode(token_ids[-window:])
+    return any(end in text for end in stop)
 
 
 def pieces_by_prefix(decode: Callable[[Sequence[int]], str], token_ids: Sequence[int]) -> tuple[str, ...]:

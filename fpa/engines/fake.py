@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpa.engines.base import (
+    STEP_LISTED,
     Completion,
     ContextOverflow,
     Continuation,
@@ -25,7 +26,7 @@ from fpa.engines.base import (
     Request,
 )
 from fpa.records import LETTERS, Distribution
-from fpa.signals import next_token_distribution
+from fpa.signals import MIN_LISTED, next_token_distribution
 
 BEGIN, END = 0, 1
 WORDS = (
@@ -166,7 +167,7 @@ class FakeEngine:
         found = []
         for prefix in prefixes:
             self._check(prefix, 1)
-            found.append(self._listed(self._next(*self._split(prefix)), 1.0))
+            found.append(self._listed(self._next(*self._split(prefix)), 1.0, STEP_LISTED))
         return found
 
     def choose(self, prefixes: Sequence[tuple[int, ...]], candidates: Sequence[int]) -> NDArray[np.float64]:
@@ -197,10 +198,10 @@ class FakeEngine:
         if self._fail & set(prefix):
             raise EngineError("the fake engine was told to fail on this question")
 
-    def _listed(self, p: NDArray[np.float64], temperature: float) -> Distribution:
+    def _listed(self, p: NDArray[np.float64], temperature: float, least: int = MIN_LISTED) -> Distribution:
         with np.errstate(divide="ignore"):
             logprobs = np.log(p)
-        return next_token_distribution(np.arange(len(p)), logprobs, temperature, len(VOCABULARY))
+        return next_token_distribution(np.arange(len(p)), logprobs, temperature, len(VOCABULARY), least=least)
 
     def _split(self, prefix: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """Prompt key and response so far: the prompt ends with its last word id above the vocabulary."""

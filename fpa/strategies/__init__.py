@@ -10,6 +10,7 @@ from fpa.errors import UsageError
 from fpa.strategies.adaptive import Adaptive
 from fpa.strategies.base import RoundStrategy, Strategy
 from fpa.strategies.branches import Branches
+from fpa.strategies.entropix import Entropix
 from fpa.strategies.grid import Grid
 from fpa.strategies.stratified import Stratified
 
@@ -18,6 +19,7 @@ STRATEGIES: dict[str, type[Strategy] | type[RoundStrategy]] = {
     "branches": Branches,
     "stratified": Stratified,
     "adaptive": Adaptive,
+    "entropix": Entropix,
 }
 
 
