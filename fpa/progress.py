@@ -89,3 +89,58 @@ class CollectProgress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+class CountProgress:
+    """Progress of work in steps of about equal size; a context manager, to be called after each step.
+
+    Args:
+        console: where it is shown.
+        doing: what is done, such as ``building pages``.
+        things: what is counted, such as ``questions``.
+    """
+
+    def __init__(self, console: Console, doing: str, things: str) -> None:
+        self._console = console
+        self._things = things
+        self._bar = (
+            Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn(things),
+                TimeRemainingColumn(),
+                console=console,
+                transient=True,
+                speed_estimate_period=60,
+            )
+            if console.is_terminal
+            else None
+        )
+        self._task = self._bar.add_task(doing, total=None) if self._bar else None
+        self._began = self._last_line = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many steps of all are done."""
+        now = time.monotonic()
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, total=total, completed=done)
+        elif now - self._last_line >= LINE_EVERY and done < total:
+            self._last_line = now
+            remaining = (total - done) * (now - self._began) / done
+            self._console.print(
+                f"{done} of {total} {self._things}, about {remaining:,.0f} s left",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def __enter__(self) -> CountProgress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

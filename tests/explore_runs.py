@@ -26,7 +26,8 @@ class World:
     """A question, its base path, and what happens to rollouts that leave it.
 
     A rollout at ``t`` stays on the path with probability ``p[t]``, and ends in the outcome ``divert[t]`` (a
-    distribution) if it leaves there; if it never does, in ``ends``.
+    distribution) if it leaves there; if it never does, in ``ends``. With ``listed``, the texts of the tokens beside
+    the path are known: `` else<id>``.
     """
 
     question: Question
@@ -37,6 +38,7 @@ class World:
     samples: int = 20
     every: int = 1
     entropies: bool = True
+    listed: bool = False
 
     @property
     def curve(self) -> NDArray[np.float64]:
@@ -81,6 +83,7 @@ def base_path(w: World) -> BasePath:
             0.0,
             float(-p * np.log(p) - (1 - p) * np.log((1 - p) / 2)) if w.entropies else float("nan"),
             0.1 if w.entropies else float("nan"),
+            (w.tokens[t], *(f" else{FIRST_ALTERNATIVE + 2 * t + i}" for i in (0, 1))) if w.listed else (),
         )
         for t, p in enumerate(w.p)
     )

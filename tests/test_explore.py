@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from explore_runs import FIRST_ALTERNATIVE, HOSTILE, World, read_data, rollouts, world, write_run
+from explore_runs import FIRST_ALTERNATIVE, HOSTILE, World, base_path, read_data, rollouts, world, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import smoothing
+from fpa.entropix import LETTERS, four_state, threshold_state
 from fpa.errors import FpaError, UsageError
-from fpa.explore import explore
+from fpa.explore import explore, view
 from fpa.explore.alternatives import ANOTHER, alternatives
 from fpa.explore.pack import SCALE, deltas, quantised, write_data
 from fpa.explore.serve import make_server
+from fpa.parts import write_part
+from fpa.progress import CountProgress
 from fpa.published import import_published
 from fpa.run import open_run
 from fpa.store import question_key
@@ -106,6 +116,74 @@ def test_next_tokens_count_every_rollout_that_passes(tmp_path: Path, every: int)
     first = found[6]
     assert [a.token for a in first] == [FIRST_ALTERNATIVE + 12, 6, FIRST_ALTERNATIVE + 13]
     assert [a.p for a in first] == pytest.approx([0.45, 0.4, 0.15])
+
+
+def test_texts_of_next_tokens_come_from_where_they_are_listed(tmp_path: Path) -> None:
+    worlds = [replace(world("listed", samples=4), listed=True), world("bare", samples=4)]
+    explore(write_run(tmp_path / "run", worlds), tmp_path / "site", methods=("raw",), examples=0, workers=1)
+    [listed, bare] = [data_of(tmp_path / "site", question_key(q))["next"]["6"] for q in ("listed", "bare")]
+    assert [a[0] for a in listed] == [
+        f" else{FIRST_ALTERNATIVE + 12}",
+        " w6",
+        f" else{FIRST_ALTERNATIVE + 13}",
+    ]
+    assert [a[0] for a in bare] == [a[0] for a in listed]  # from the other question: one vocabulary
+    explore(
+        write_run(tmp_path / "old", worlds[1:]), tmp_path / "plain", methods=("raw",), examples=0, workers=1
+    )
+    assert [a[0] for a in data_of(tmp_path / "plain", question_key("bare"))["next"]["6"]] == [
+        None,
+        " w6",
+        None,
+    ]
+
+
+def test_runs_from_before_texts_were_listed(tmp_path: Path) -> None:
+    w = world("q", samples=4)
+    run = write_run(tmp_path / "run", [w])
+    [part] = run.glob("base.parquet")
+    table = pq.read_table(part)
+    write_part(part, table.drop_columns(["top_texts"]), run / ".tmp", {})
+    explore(run, tmp_path / "site", methods=("raw",), workers=1)
+    assert data_of(tmp_path / "site", question_key("q"))["tokens"] == list(w.tokens)
+
+
+def test_what_split_from_another_rollout_is_not_counted_again(tmp_path: Path) -> None:
+    w = world("q", samples=4)
+    run = write_run(tmp_path / "run", [w])
+    before = open_run(run).rollouts("q")
+    [part] = (run / "rollouts").glob("*.parquet")
+    table = pq.read_table(part)
+    copy = table.slice(0, 2)
+    column = copy.schema.get_field_index("parent")
+    copy = copy.set_column(column, copy.schema.field(column), pa.array([0, 0], pa.int32()))
+    (run / ".tmp").mkdir(exist_ok=True)
+    write_part(part, pa.concat_tables([table, copy]), run / ".tmp", {"fpa.unit": part.stem})
+    explore(run, tmp_path / "site", methods=("raw",), workers=1)
+    core = data_of(tmp_path / "site", question_key("q"))
+    assert core["rollouts"] == len(before) + 2
+    assert sum(sum(a[4]) for a in core["next"]["0"]) == 4
+
+
+def test_states_follow_the_rules_and_are_left_out_where_unknown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [world("q", samples=4), world("bare", samples=4, entropies=False)])
+    explore(run, tmp_path / "site", methods=("raw",), workers=1)
+    states = data_of(tmp_path / "site", question_key("q"))["states"]
+    base = open_run(run).base("q")
+    for name, rule in (("four", four_state), ("threshold", threshold_state)):
+        one_by_one = [rule([d.entropy], [d.varentropy])[0] for d in base.distributions]
+        assert states[name] == "".join(LETTERS[state] for state in one_by_one)
+    assert states["four"] == "k" * 6 + "d" + "k" * 13  # unsure at its fork alone
+    assert data_of(tmp_path / "site", question_key("bare"))["states"] is None
+
+
+def test_states_of_single_tokens_may_be_unknown(tmp_path: Path) -> None:
+    base = base_path(world("q"))
+    holes = tuple(replace(d, entropy=float("nan")) if t == 3 else d for t, d in enumerate(base.distributions))
+    found = view._states(replace(base, distributions=holes))
+    assert found is not None
+    assert [letters.index("-") for letters in found.values()] == [3, 3]
+    assert {letters.count("-") for letters in found.values()} == {1}
 
 
 def test_without_token_ids_other_tokens_are_one(tmp_path: Path) -> None:
@@ -246,6 +324,41 @@ def test_a_method_that_cannot_be_fitted_says_why(tmp_path: Path, monkeypatch: py
     core = data_of(tmp_path / "site", question_key("q"))
     assert core["full"]["curves"]["moon"] == {"missing": "it needs a full moon"}
     assert "p" in core["full"]["curves"]["raw"]
+
+
+def test_command_with_its_progress_and_sliders(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [world(f"q{i}", samples=12) for i in range(2)], texts=False)
+    site = tmp_path / "site"
+    options = ["--method", "raw", "--samples", "3", "--samples", "7", "--every", "5", "--out", str(site)]
+    done = subprocess.run(
+        [sys.executable, "-m", "fpa", "explore", str(run), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")  # short work on no terminal needs no lines
+    assert done.stdout.strip() == str(site / "index.html")
+    core = data_of(site, question_key("q0"))
+    assert (core["sizes"], core["strides"]) == ([3, 7, "all"], [1, 5])
+
+
+def test_progress_says_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("fpa.progress.time.monotonic", lambda: now[0])
+    text = StringIO()
+    with CountProgress(Console(file=text), "building pages", "questions") as progress:
+        for done in range(1, 5):
+            now[0] += 6.0
+            progress(done, 4)
+    assert text.getvalue() == "2 of 4 questions, about 12 s left\n"
+    text = StringIO()
+    with CountProgress(
+        Console(file=text, force_terminal=True, width=100), "building pages", "questions"
+    ) as bar:
+        bar(1, 2)
+        bar(2, 2)
+        bar._bar.refresh()
+    assert "2/2" in text.getvalue()
 
 
 def test_refusals(tmp_path: Path, built: tuple[Path, Path, Path]) -> None:

@@ -464,6 +464,42 @@ def test_shades(shown: Page, sites: dict[str, Path]) -> None:
     assert shades().index(max(shades())) == 6
 
 
+def test_tokens_by_entropix_state(shown: Page, sites: dict[str, Path]) -> None:
+    page = shown.question(sites["mixed"], "plain")
+    page.click("[data-shade=four]")
+    expect(page.locator(".state-key li")).to_have_text(
+        ["keep 19", "branch 0", "clarify 0", "resample 0", "default 1"]
+    )
+    looks = page.eval_on_selector_all("#text .tok", "n => n.map(e => e.dataset.state)")
+    assert looks == ["sure"] * 6 + ["rest"] + ["sure"] * 13
+
+    def drawn(selector: str) -> tuple[str, str]:
+        style = "e => [getComputedStyle(e).textDecorationLine, getComputedStyle(e).textDecorationStyle]"
+        return tuple(page.eval_on_selector(selector, style))
+
+    # Told apart by the line under them, not by colour alone.
+    lines = [drawn(f".state-key li:nth-child({i}) .state-mark") for i in range(1, 6)]
+    assert len(set(lines)) == 5
+    assert drawn("#text .tok[data-t='6']") == lines[4]
+    page.hover(".tok[data-t='6']")
+    page.click(".tok[data-t='6']")
+    expect(page.locator(".inspector .states")).to_contain_text("default (four states), adaptive (thresholds)")
+    assert "state default" in page.locator("#plot").get_attribute("aria-valuetext")
+    assert "shade=four" in state(page)
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert page.eval_on_selector_all("#text .tok", "n => n.map(e => e.dataset.state)") == looks
+    page.click("[data-shade=threshold]")
+    expect(page.locator(".state-key li").last).to_have_text(re.compile(r"adaptive \d+"))
+    page.click("[data-shade=change]")
+    expect(page.locator(".state-key")).not_to_be_visible()
+    assert page.locator("#text .tok[data-state='sure']").count() == 0
+    # Without entropies there are no states, and an address that asks for them shows the page all the same.
+    page = shown.question(sites["mixed"], "long", "&shade=four")
+    assert page.locator("[data-shade=four]").is_disabled()
+    expect(page.locator("[data-shade=change]")).to_have_attribute("aria-pressed", "true")
+
+
 # --- states
 
 

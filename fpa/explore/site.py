@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def explore(
     methods: Sequence[str] | None = None,
     *,
     samples: Sequence[int] | None = None,
-    every: Sequence[int] = Options.every,
+    every: Sequence[int] | None = None,
     threshold: float = Options.threshold,
     level: float = Options.level,
     examples: int = Options.examples,
@@ -55,8 +56,9 @@ def explore(
         reference: a densely sampled run of the same base paths, drawn beside the estimates.
         methods: models to show, the first in front; those of ``PREFERRED`` that there are when left out.
             ``raw`` is always among them.
-        samples: draws per position that the slider offers besides all of them.
-        every: strides that the other slider offers, in sampled positions.
+        samples: draws per position that the slider offers besides all of them; some by default.
+        every: strides that the other slider offers besides 1, in sampled positions; some by default. Those that
+            would leave fewer than three positions are left out, as are ``samples`` that a question does not have.
         threshold: total variation of a fork.
         level: of the bands.
         examples: rollouts to read per next token, where the run kept their texts.
@@ -75,7 +77,7 @@ def explore(
     options = Options(
         _methods(methods),
         None if samples is None else tuple(samples),
-        tuple(every),
+        Options.every if every is None else tuple(every),
         threshold,
         level,
         examples,
@@ -162,14 +164,21 @@ def _spread(work: Callable[[str], Any], ids: Sequence[str], workers: int) -> Ite
 
 
 def _vocabulary(run: Run) -> dict[int, str]:
-    """Texts of token ids, from all base paths: a store holds no others."""
+    """Texts of token ids, as far as the run tells them: from base paths, and the likeliest tokens beside them.
+
+    A token that is part of a character has no text of its own where it stands.
+    """
     known: dict[int, str] = {}
     for question_id in run.question_ids:
         try:
             table = run.base_table(question_id)
         except UsageError:  # not collected yet
             continue
-        for token, text in zip(table["token_id"].to_pylist(), table["token_text"].to_pylist(), strict=True):
+        pairs = [zip(table["token_id"].to_pylist(), table["token_text"].to_pylist(), strict=True)]
+        if "top_texts" in table.column_names:  # older runs have none
+            listed = zip(table["top_ids"].to_pylist(), table["top_texts"].to_pylist(), strict=True)
+            pairs += [zip(ids or (), texts or (), strict=False) for ids, texts in listed]
+        for token, text in chain.from_iterable(pairs):
             if text:
                 known.setdefault(token, text)
     return known

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpa.draws import Draws
+from fpa.entropix import LETTERS, four_state, threshold_state
 from fpa.errors import UsageError
 from fpa.explore.alternatives import COLUMNS, Alternative, alternatives
 from fpa.explore.pack import SCALE, columns, deltas, quantised, rounded
@@ -131,9 +132,10 @@ def build_view(
     row |= {"base": base.answer.outcome, "tokens": len(base.token_ids)}
 
     has_texts = bool(options.examples) and bool(run.config.get("keep_text", False))
-    rollouts = run.rollouts(question_id, [*COLUMNS, "text"] if has_texts else list(COLUMNS))
+    rollouts = run.rollouts(question_id, [*COLUMNS, "parent", *(["text"] if has_texts else [])])
     told = bool(run.config.get("divergence_recorded", True))
-    nexts = alternatives(rollouts, base, question.categories, told, options.examples if has_texts else 0)
+    own = rollouts[rollouts["parent"].isna()]  # what split from another rollout is no draw of its own
+    nexts = alternatives(own, base, question.categories, told, options.examples if has_texts else 0)
     texts = {
         f"{t}/{i}": [[e.outcome, e.status, e.text, int(e.cut), int(e.whole)] for e in a.examples]
         for t, here in nexts.items()
@@ -141,7 +143,7 @@ def build_view(
         if a.examples
     }
     core["next"] = {
-        str(t): [_next_token(a, base.token_texts[t] if a.base else vocabulary.get(a.token)) for a in here]
+        str(t): [_next_token(a, _token_text(a, base, t, vocabulary)) for a in here]
         for t, here in nexts.items()
     }
     core["texts"] = bool(texts)
@@ -188,12 +190,36 @@ def _path(base: BasePath, p: FloatArray) -> dict[str, Any]:
         "p": rounded(p),
         "entropy": rounded(known),
         "entropyWhole": whole,
+        "states": _states(base),
         "base": {
             "outcome": base.answer.outcome,
             "status": base.answer.status,
             "finish": base.finish_reason,
         },
     }
+
+
+def _states(base: BasePath) -> dict[str, str] | None:
+    """Entropix' states of each token by both rule sets, a letter a token; None without entropy and varentropy."""
+    h = np.array([d.entropy for d in base.distributions])
+    v = np.array([d.varentropy for d in base.distributions])
+    known = np.isfinite(h) & np.isfinite(v)
+    if not known.any():
+        return None
+    named = {"four": four_state(h, v), "threshold": threshold_state(h, v)}
+    return {
+        name: "".join(LETTERS[state] if there else "-" for state, there in zip(states, known, strict=True))
+        for name, states in named.items()
+    }
+
+
+def _token_text(a: Alternative, base: BasePath, t: int, vocabulary: Mapping[int, str]) -> str | None:
+    """What a next token would add at ``t``; None where the run does not tell."""
+    if a.base:
+        return base.token_texts[t]
+    here = base.distributions[t]
+    listed = dict(zip(here.ids.tolist(), here.texts, strict=False))
+    return listed.get(a.token, vocabulary.get(a.token))
 
 
 def _next_token(a: Alternative, text: str | None) -> list[Any]:

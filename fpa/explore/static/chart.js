@@ -365,12 +365,28 @@
       this.scaleEnd(top, most >= 10 ? most.toFixed(0) : most.toFixed(1));
       const [from, to] = this.model.range;
       const wide = this.inner / (to - from);
-      let d = "";
+      const bars = new Map(); // colour -> path
       this.model.entropy.forEach((v, t) => {
         if (v === null || t < from || t >= to) return;
-        d += `M${this.x(t).toFixed(1)} ${top + TRACK}v${((-v / most) * TRACK).toFixed(1)}h${Math.max(1, wide - 0.4).toFixed(1)}V${top + TRACK}Z`;
+        const state = this.model.entropyStates?.[t];
+        const c = state?.colour ?? this.ink.entropy;
+        const bar = `M${this.x(t).toFixed(1)} ${top + TRACK}v${((-v / most) * TRACK).toFixed(1)}h${Math.max(1, wide - 0.4).toFixed(1)}V${top + TRACK}Z`;
+        bars.set(c, (bars.get(c) ?? "") + bar);
       });
-      group.append(s("path", { class: "entropy", d, fill: this.ink.entropy, "fill-opacity": 0.75 }));
+      for (const [c, d] of bars)
+        group.append(s("path", { class: "entropy", d, fill: c, "fill-opacity": this.model.entropyStates ? 1 : 0.75 }));
+      if (!this.model.entropyStates || wide < 9) return;
+      this.model.entropyStates.forEach((state, t) => {
+        if (!state || t < from || t >= to) return;
+        const y = top + TRACK - ((this.model.entropy[t] ?? 0) / most) * TRACK - 3;
+        group.append(
+          s(
+            "text",
+            { x: this.x(t) + wide / 2, y: Math.max(y, top + 8), "text-anchor": "middle", "font-size": 10, fill: this.ink.text },
+            state.name[0],
+          ),
+        );
+      });
     }
 
     forks(group) {

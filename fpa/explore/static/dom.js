@@ -60,6 +60,34 @@
     return (dark ? DARK : LIGHT)[k % LIGHT.length];
   }
 
+  // Entropix' states by their letters: a look of each (colours of the palette above, and a line of its own under the
+  // token), its name in either rule set, and what it means. "Rest" is where no rule fits.
+  const LOOKS = {
+    sure: { light: "#56b4e9", dark: "#56b4e9", means: "nearly certain" },
+    branch: { light: "#e69f00", dark: "#f0b32e", means: "a few clear ways to go on" },
+    clarify: { light: "#009e73", dark: "#1fbf90", means: "evenly unsure" },
+    resample: { light: "#cc79a7", dark: "#e093bd", means: "unsure in every way" },
+    rest: { light: "#7c838c", dark: "#8d96a3", means: "no rule fits" },
+  };
+  const STATES = {
+    k: ["keep", "sure"],
+    a: ["argmax", "sure"],
+    b: ["branch", "branch"],
+    e: ["explore", "branch"],
+    c: ["clarify", "clarify"],
+    r: ["resample", "resample"],
+    d: ["default", "rest"],
+    v: ["adaptive", "rest"],
+  };
+  const RULES = { four: "kbcrd", threshold: "aecrv" };
+
+  /** A state by its letter: name, look, colour and meaning; null for a token whose state is not known. */
+  function stateOf(letter) {
+    if (!(letter in STATES)) return null;
+    const [name, look] = STATES[letter];
+    return { letter, name, look, colour: LOOKS[look][window.fpa.theme.dark() ? "dark" : "light"], means: LOOKS[look].means };
+  }
+
   const number = new Intl.NumberFormat("en");
   const count = (n) => (n === null || n === undefined ? "–" : number.format(n));
   const percent = (p, digits = 0) => (p === null || p === undefined ? "–" : `${(100 * p).toFixed(digits)} %`);
@@ -124,5 +152,5 @@
     );
   }
 
-  Object.assign(window.fpa, { h, s, add, put, colour, count, percent, short, plural, visible, label, disc, bar });
+  Object.assign(window.fpa, { h, s, add, put, colour, count, percent, short, plural, visible, label, disc, bar, stateOf, RULES });
 })();

@@ -1,7 +1,7 @@
 "use strict";
 // What is known at the selected token: the curve on both sides of it, what else could have been said, and examples.
 (() => {
-  const { h, put, count, percent, plural, visible, disc, bar } = window.fpa;
+  const { h, put, count, percent, plural, visible, disc, bar, stateOf } = window.fpa;
 
   class Inspector {
     /** @param page the Question it belongs to */
@@ -85,9 +85,31 @@
             focus ? percent(change[t], change[t] < 0.1 ? 1 : 0) : "–",
           ),
         ),
+        this.states(t),
         this.steps(t),
         h("h3", {}, "Next tokens here"),
         this.nextTokens(t),
+      );
+    }
+
+    /** What Entropix' rules would do at the token, by either rule set. */
+    states(t) {
+      const { core } = this.page;
+      if (!core.states || core.states.four[t] === "-") return null;
+      const named = (rules, title) => {
+        const { name, look, colour, means } = stateOf(core.states[rules][t]);
+        return [
+          h("span", { class: "state-mark", "data-state": look, style: `--c:${colour}`, title: means }, name),
+          ` (${title})`,
+        ];
+      };
+      return h(
+        "p",
+        { class: "states small soft" },
+        "Entropix’ state: ",
+        named("four", "four states"),
+        ", ",
+        named("threshold", "thresholds"),
       );
     }
 

@@ -1,10 +1,16 @@
 "use strict";
 // One question: its curves, its text, and what else could have been said at each token.
 (() => {
-  const { h, put, percent, short, plural, visible, disc, colour, at } = window.fpa;
+  const { h, put, count, percent, short, plural, visible, disc, colour, at, stateOf, RULES } = window.fpa;
   const KINDS = ["dashes", "dashdot", "dots"];
   const NAMES = { full: "Full Model", auto: "auto", raw: "raw" };
-  const SHADES = { change: "change", entropy: "entropy", surprise: "surprise" };
+  const SHADES = {
+    change: "change",
+    entropy: "entropy",
+    surprise: "surprise",
+    four: "four states",
+    threshold: "threshold states",
+  };
 
   class Question {
     constructor(main, index, row, core, go) {
@@ -57,8 +63,17 @@
             .filter((k) => k >= 0),
         ),
         stacked: state.show === "stacked",
-        shade: state.shade in SHADES ? state.shade : "change",
+        shade: this.shadeable(state.shade) ? state.shade : "change",
       };
+    }
+
+    shadeable(shade) {
+      return shade in SHADES && (!(shade in RULES) || Boolean(this.core.states));
+    }
+
+    /** The Entropix state of a token by the rule set that tokens are shaded by; null for other shades. */
+    stateAt(t) {
+      return this.state.shade in RULES ? stateOf(this.core.states[this.state.shade][t]) : null;
     }
 
     // ---- what is built once
@@ -299,7 +314,13 @@
         Object.entries(SHADES).map(([name, title]) =>
           h(
             "button",
-            { type: "button", "data-shade": name, onclick: () => this.go({ shade: name === "change" ? null : name }) },
+            {
+              type: "button",
+              "data-shade": name,
+              disabled: !this.shadeable(name),
+              title: this.shadeable(name) ? null : "The run did not record the entropy and varentropy of its tokens",
+              onclick: () => this.go({ shade: name === "change" ? null : name }),
+            },
             title,
           ),
         ),
@@ -317,6 +338,7 @@
             h("span", { class: "spring" }),
             h("span", { class: "field" }, h("span", {}, "shade"), this.shades),
           ),
+          (this.stateKey = h("ul", { class: "state-key", "aria-label": "Entropix states", hidden: true })),
           this.methods.length ? this.forkList : null,
           this.text,
         ),
@@ -478,6 +500,7 @@
             ? "Size of the change (total variation)"
             : `Probability of a change above ${index.threshold}`,
         entropy: core.entropy,
+        entropyStates: state.shade in RULES ? core.entropy.map((_, t) => this.stateAt(t)) : null,
         entropyName: core.entropyWhole
           ? "Entropy of the next token (nats)"
           : "Entropy of the kept next tokens (nats, a lower bound)",
@@ -603,9 +626,20 @@
         entropy: (t) => (core.entropy[t] ?? 0) / most,
         surprise: (t) => (core.p[t] === null ? 0 : 1 - core.p[t]),
       }[state.shade];
+      const states = state.shade in RULES;
+      this.text.classList.toggle("states", states);
+      this.shadeKey.hidden = states;
+      this.stateKey.hidden = !states;
       this.tokens.forEach((node, t) => {
+        const here = this.stateAt(t);
+        node.dataset.state = here ? here.look : "";
+        node.style.setProperty("--c", here ? here.colour : "transparent");
+      });
+      if (states) this.nameStates();
+      this.tokens.forEach((node, t) => {
+        if (states) return node.style.setProperty("--s", "0");
         const share = Math.max(0, Math.min(1, value(t)));
-        node.style.setProperty("--s", share < 0.01 ? "0" : (0.1 + 0.9 * share).toFixed(3));
+        return node.style.setProperty("--s", share < 0.01 ? "0" : (0.1 + 0.9 * share).toFixed(3));
       });
       const forked = new Set(this.forks.flatMap((f) => Array.from({ length: f.to - f.from }, (_, i) => f.from + i)));
       this.tokens.forEach((node, t) => node.classList.toggle("forked", forked.has(t)));
@@ -614,6 +648,7 @@
         entropy: "entropy",
         surprise: "1 − p(token)",
       }[state.shade];
+      if (states) return;
       put(
         this.shadeKey,
         "0",
@@ -624,6 +659,25 @@
             ? String(this.changeEnd())
             : "1",
         h("span", { class: "soft" }, ` ${name}`),
+      );
+    }
+
+    /** The legend of the states: each as tokens show it, its name, and how many tokens are in it. */
+    nameStates() {
+      const letters = this.core.states[this.state.shade];
+      put(
+        this.stateKey,
+        [...RULES[this.state.shade]].map((letter) => {
+          const { name, look, colour: c, means } = stateOf(letter);
+          const n = letters.split(letter).length - 1;
+          return h(
+            "li",
+            { class: n ? null : "soft", title: means },
+            h("span", { class: "state-mark", "data-state": look, style: `--c:${c}` }, name),
+            h("span", { class: "soft" }, ` ${count(n)}`),
+          );
+        }),
+        letters.includes("-") ? h("li", { class: "soft" }, `not known ${count(letters.split("-").length - 1)}`) : null,
       );
     }
 
@@ -684,6 +738,8 @@
         if (this.change[t] >= 0.01)
           parts.push(`${this.focus.change ? "probability of a change" : "change"} ${percent(this.change[t])}`);
       }
+      const here = this.stateAt(t);
+      if (here) parts.push(`state ${here.name}`);
       return parts.join("; ");
     }
 
