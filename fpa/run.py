@@ -24,6 +24,7 @@ from fpa.parts import check_part, read_part, write_part, writing
 from fpa.records import BasePath, Question
 from fpa.schemas import CURVES, FORKS, ROLLOUTS, base_from_table, conform, question_from_row
 from fpa.store import natural_order, question_key, read_manifest
+from fpa.strategies import steers
 from smoothing import Observations
 
 IntArray = NDArray[np.int64]
@@ -271,6 +272,8 @@ class Run:
         base = self.base_table(question_id)
         tokens, p = base["token_id"].to_pylist(), base["p"].to_numpy(zero_copy_only=False).astype(float)
         told = bool(self.config.get("divergence_recorded", True))
+        if steers(self.config.get("strategy", "")):
+            told, p = False, np.full_like(p, np.nan)  # its draws leave the base path by other odds than ``p``
         positions, kept, curve = [], [], []
         forced, forced_tokens = [np.zeros((0, 2), np.int64)], 0
         for start, rows in self._rows(question_id, categories).by_position():

@@ -8,7 +8,7 @@ from typing import Any
 
 from fpa.errors import UsageError
 from fpa.strategies.adaptive import Adaptive
-from fpa.strategies.base import RoundStrategy, Strategy
+from fpa.strategies.base import GuidedStrategy, RoundStrategy, Strategy
 from fpa.strategies.branches import Branches
 from fpa.strategies.entropix import Entropix
 from fpa.strategies.grid import Grid
@@ -21,6 +21,11 @@ STRATEGIES: dict[str, type[Strategy] | type[RoundStrategy]] = {
     "adaptive": Adaptive,
     "entropix": Entropix,
 }
+
+
+def steers(name: str) -> bool:
+    """Whether the continuations of that strategy follow other probabilities than the model's own."""
+    return issubclass(STRATEGIES[name], GuidedStrategy) if name in STRATEGIES else False
 
 
 def strategy(name: str, options: Mapping[str, Any] | None = None) -> Strategy | RoundStrategy:
