@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpa.signals import NotEnoughListed, entropy, next_token_distribution, varentropy
+from fpa.signals import NotEnoughListed, entropy, next_token_distribution, top_entropy, varentropy
 
 
 def test_uniform_and_one_hot() -> None:
@@ -39,6 +39,38 @@ def test_temperature_sharpens_and_flattens() -> None:
     np.testing.assert_allclose(cold.p, np.array([0.49, 0.04, 0.01]) / 0.54)
     # Entropy is of the raw distribution, whatever the temperature.
     assert cold.entropy == pytest.approx(entropy([0.7, 0.2, 0.1]))
+
+
+def test_one_certain_token_and_impossible_ones() -> None:
+    found = next_token_distribution(np.arange(30), [0.0, *[-math.inf] * 29], 1.0, 30)
+    assert (found.entropy, found.varentropy, found.top_entropy, found.tail_mass) == (0.0, 0.0, 0.0, 0.0)
+    assert found.ids.tolist() == [0]
+
+
+def test_of_a_thousand_equal_tokens_the_top_twenty_see_their_own_entropy() -> None:
+    found = next_token_distribution(np.arange(1000), np.full(1000, -math.log(1000)), 0.7, 1000)
+    assert found.entropy == pytest.approx(math.log(1000))
+    assert found.varentropy == pytest.approx(0.0, abs=1e-12)
+    assert found.top_entropy == pytest.approx(math.log(20))
+
+
+def test_top_entropy_is_of_the_raw_distribution_renormalised() -> None:
+    p = np.array([0.5, 0.25, *[0.25 / 50] * 50])
+    top = np.array([0.5, 0.25, *[0.005] * 18]) / 0.84
+    by_hand = -(top * np.log(top)).sum()
+    assert top_entropy(p) == pytest.approx(by_hand)
+    assert next_token_distribution(np.arange(52), np.log(p), 0.3, 52).top_entropy == pytest.approx(by_hand)
+    assert top_entropy([1.0]) == 0.0
+
+
+def test_tail_mass_is_what_the_list_leaves_out() -> None:
+    p = np.array([0.9, *[0.0999 / 9] * 9, *[0.0001 / 50] * 50])
+    found = next_token_distribution(np.arange(60), np.log(p), 1.0, 60)
+    assert len(found.ids) == 10
+    assert found.tail_mass == pytest.approx(0.0001)
+    more = next_token_distribution(np.arange(60), np.log(p), 1.0, 60, least=40)
+    assert len(more.ids) == 40
+    assert more.tail_mass == pytest.approx(0.0001 * 20 / 50)
 
 
 def test_twenty_of_a_thousand_equal_tokens_are_not_enough() -> None:
