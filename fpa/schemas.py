@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 import pyarrow as pa
@@ -155,9 +156,10 @@ def base_table(base: BasePath) -> pa.Table:
         pa.array([_finite(d.top_entropy) for d in rows], pa.float64()),
         *(
             pa.array(
-                [None if d.attention is None else getattr(d.attention, name) for d in rows], pa.float64()
+                [None if d.attention is None else getattr(d.attention, field.name) for d in rows],
+                pa.float64(),
             )
-            for name in ATTENTION
+            for field in fields(AttentionSignals)
         ),
         pa.array(base.sentences, pa.int32()),
         pa.array([base.finish_reason] * length, pa.string()),

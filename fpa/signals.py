@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fpa.records import Distribution
+from fpa.records import AttentionSignals, Distribution
 
 COVERAGE = 0.999  # mass at the sampling temperature that a stored distribution must list
 MIN_LISTED = 10  # alternatives kept even where fewer cover the mass
@@ -35,6 +35,27 @@ def top_entropy(p: ArrayLike, top: int = TOP) -> float:
     """Entropy of the ``top`` likeliest tokens, renormalised, in nats (EAGER, Scalena et al. 2025, section 3)."""
     q = np.sort(np.asarray(p, dtype=np.float64))[::-1][:top]
     return entropy(q / q.sum())
+
+
+def attention_signals(scores: ArrayLike, counts: ArrayLike | None = None) -> AttentionSignals:
+    """Signals of one position's attention in one layer, as Entropix defines them (xjdr-alt/entropix, 2024).
+
+    Args:
+        scores: (heads, tokens) scores before the softmax, scaled as the layer scales them.
+        counts: (tokens,) which tokens are attended to; empty or masked positions of a cache are not. All by default.
+    """
+    s = np.asarray(scores, dtype=np.float64)
+    if counts is not None:
+        s = s[:, np.asarray(counts, dtype=bool)]
+    weights = np.exp(s - s.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    entropies = np.array([entropy(head) for head in weights])
+    return AttentionSignals(
+        entropy=float(entropies.mean()),
+        varentropy=float(entropies.var()),
+        agreement=float(np.abs(weights - weights.mean(axis=0)).mean()),
+        interaction=float(np.abs(s).mean()),
+    )
 
 
 class NotEnoughListed(ValueError):

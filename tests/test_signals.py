@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fpa.signals import NotEnoughListed, entropy, next_token_distribution, top_entropy, varentropy
+from fpa.records import Answer, AttentionSignals, BasePath
+from fpa.schemas import base_from_table, base_table
+from fpa.signals import (
+    NotEnoughListed,
+    attention_signals,
+    entropy,
+    next_token_distribution,
+    top_entropy,
+    varentropy,
+)
 
 
 def test_uniform_and_one_hot() -> None:
@@ -71,6 +81,37 @@ def test_tail_mass_is_what_the_list_leaves_out() -> None:
     more = next_token_distribution(np.arange(60), np.log(p), 1.0, 60, least=40)
     assert len(more.ids) == 40
     assert more.tail_mass == pytest.approx(0.0001 * 20 / 50)
+
+
+def test_attention_of_equal_heads() -> None:
+    found = attention_signals(np.full((3, 8), -2.0))
+    assert found.entropy == pytest.approx(math.log(8))
+    assert found.varentropy == pytest.approx(0.0, abs=1e-12)
+    assert found.agreement == pytest.approx(0.0, abs=1e-12)
+    assert found.interaction == 2.0
+
+
+def test_signals_are_stored_and_read_back() -> None:
+    found = next_token_distribution([4, 5], np.log([0.5, 0.5]), 1.0, 2)
+    with_attention = replace(found, attention=AttentionSignals(0.1, 0.2, 0.3, 0.4))
+    base = BasePath("q", (4, 5), ("a", "b"), (with_attention, found), (0, 0), "stop", Answer("Other", "none"))
+    table = base_table(base)
+    assert table["attention_entropy"].to_pylist() == [0.1, None]
+    assert table["interaction"].to_pylist() == [0.4, None]
+    assert table["top_entropy"].to_pylist() == [pytest.approx(math.log(2))] * 2
+    again = base_from_table(table)
+    assert [d.attention for d in again.distributions] == [with_attention.attention, None]
+
+
+def test_attention_of_two_heads_by_hand() -> None:
+    """One head looks at one token alone, the other at both in proportion 3 to 1; the third token is masked."""
+    scores = [[0.0, -1e9, 5.0], [math.log(3), 0.0, math.inf]]
+    found = attention_signals(scores, [True, True, False])
+    h = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert found.entropy == pytest.approx(h / 2)
+    assert found.varentropy == pytest.approx((h / 2) ** 2)
+    assert found.agreement == pytest.approx(0.125)  # each of four weights is 0.125 from the heads' mean
+    assert found.interaction == pytest.approx((1e9 + math.log(3)) / 4)
 
 
 def test_twenty_of_a_thousand_equal_tokens_are_not_enough() -> None:

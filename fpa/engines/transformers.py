@@ -7,11 +7,13 @@ draw's own stream, one look-up in the cumulative distribution. Other engines are
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fpa.engines.attention import IMPLEMENTATION, LastAttention
 from fpa.engines.base import (
     STEP_LISTED,
     Completion,
@@ -24,7 +26,7 @@ from fpa.engines.base import (
     ends_with_stop,
 )
 from fpa.engines.hub import HubTokenizer, check_room, fingerprint, loading, model_name, package
-from fpa.records import Distribution
+from fpa.records import AttentionSignals, Distribution
 from fpa.signals import next_token_distribution
 
 
@@ -78,6 +80,8 @@ class TransformersEngine:
                 trust_remote_code=trust_remote_code,
             )
             self._model.to(self._device).eval()
+        self._seen = LastAttention.watch(self._model)
+        self.attends = self._seen is not None
         self._cache_class = transformers.DynamicCache
         self._parallel = self.at_once = parallel
         self._kept: tuple[tuple[int, ...], ...] = ()  # sequences whose cache ``next_distributions`` holds
@@ -127,9 +131,9 @@ class TransformersEngine:
         distributions = []
         while True:
             logprobs = self._logprobs(logits)[0]
-            distributions.append(
-                next_token_distribution(vocabulary, logprobs, temperature, self.info.vocabulary)
-            )
+            found = next_token_distribution(vocabulary, logprobs, temperature, self.info.vocabulary)
+            signals = self._signals()
+            distributions.append(found if signals is None else replace(found, attention=signals[0]))
             ids.append(int(logprobs.argmax()))
             ended = ids[-1] in self.end_ids
             if ended or len(ids) == max_tokens:
@@ -197,32 +201,54 @@ class TransformersEngine:
         """The raw next-token distribution after each prefix.
 
         The key-value cache of the call before is kept: sequences that go on by one token cost one step.
+
+        Raises:
+            EngineError: a sequence does not fit the context, or all of them the memory.
         """
         for prefix in prefixes:
             check_room(len(prefix), 1, self.info.context_length)
+        try:
+            logits, signals = self._after(prefixes)
+        except self._torch.OutOfMemoryError as error:
+            self._kept, self._kept_cache = (), None
+            raise EngineError(str(error)) from error
         vocabulary = np.arange(self.info.vocabulary)
-        return [
+        found = [
             next_token_distribution(vocabulary, row, 1.0, self.info.vocabulary, least=STEP_LISTED)
-            for row in self._logprobs(self._after(prefixes))
+            for row in self._logprobs(logits)
         ]
+        if attention and signals is not None:
+            return [replace(d, attention=s) for d, s in zip(found, signals, strict=True)]
+        return found
 
-    def _after(self, prefixes: Sequence[tuple[int, ...]]) -> Any:
-        """(n, vocabulary) logits after each prefix, from the kept cache where all of them extend it."""
+    def _after(self, prefixes: Sequence[tuple[int, ...]]) -> tuple[Any, list[AttentionSignals] | None]:
+        """(n, vocabulary) logits after each prefix, from the kept cache where all of them extend it; signals."""
         rows = {prefix: row for row, prefix in enumerate(self._kept)}
         parents = [rows.get(tuple(prefix[:-1])) for prefix in prefixes]
         if None not in parents:
             if parents != list(range(len(rows))):
                 self._kept_cache.batch_select_indices(self._torch.tensor(parents, device=self._device))
             logits = self._step(self._kept_cache, [prefix[-1] for prefix in prefixes])
+            signals = self._signals()
         elif len(set(prefixes)) == 1:
             self._kept_cache, logits = self._read(prefixes[0])
+            signals = self._signals()
+            signals = signals and signals * len(prefixes)
             self._kept_cache.batch_repeat_interleave(len(prefixes))
             logits = logits.repeat_interleave(len(prefixes), 0)
         else:
             self._kept = ()
-            return self._torch.cat([self._read(prefix)[1] for prefix in prefixes])
+            each, signals = [], []
+            for prefix in prefixes:
+                each.append(self._read(prefix)[1])
+                signals += self._signals() or []
+            return self._torch.cat(each), signals or None
         self._kept = tuple(tuple(prefix) for prefix in prefixes)
-        return logits
+        return logits, signals
+
+    def _signals(self) -> list[AttentionSignals] | None:
+        """What the last layer's attention says at the last position of each sequence of the last pass."""
+        return None if self._seen is None else self._seen.signals()
 
     def attention(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """(layers, heads, T, T) attention weights over a sequence; row ``t`` sums to 1 over ``0..t``."""
@@ -233,7 +259,7 @@ class TransformersEngine:
                 ids = self._torch.tensor([list(token_ids)], device=self._device)
                 layers = self._model(input_ids=ids, output_attentions=True, use_cache=False).attentions
         finally:
-            self._model.set_attn_implementation("sdpa")
+            self._model.set_attn_implementation(IMPLEMENTATION if self.attends else "sdpa")
         return np.stack([layer[0].float().cpu().numpy() for layer in layers])
 
     def _read(self, prefix: Sequence[int]) -> tuple[Any, Any]:
@@ -247,6 +273,8 @@ class TransformersEngine:
         return self._forward(self._torch.tensor([[t] for t in tokens], device=self._device), cache)
 
     def _forward(self, ids: Any, cache: Any) -> Any:
+        if self._seen is not None:
+            self._seen.forget()
         with self._torch.inference_mode():
             return self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[
                 :, -1
