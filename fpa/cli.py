@@ -11,13 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from fpa.errors import FpaError, UsageError
+
+if TYPE_CHECKING:
+    from fpa.progress import CollectProgress
 
 app = typer.Typer(
     name="fpa",
@@ -83,15 +87,25 @@ def demo(
     from fpa.demo import demo as run_demo
     from fpa.demo import score_view
     from fpa.engines import load_engine
-    from fpa.progress import CollectProgress
 
-    with CollectProgress(err) as progress, interruptible(folder):
-        made = run_demo(lambda: load_engine("llamacpp", "demo"), folder, progress, questions)
+    made = run_demo(
+        lambda: load_engine("llamacpp", "demo"), folder, Collecting(folder, leave=True), questions
+    )
     if as_json:
-        emit({"run": made.run, "figure": made.figure, "report": made.report, "scores": records(made.scores)})
+        emit(
+            {
+                "run": made.run,
+                "figure": made.figure,
+                "report": made.report,
+                "scores": records(made.scores),
+                "not_scored": made.not_scored,
+            }
+        )
     else:
         if made.scores is not None:
             show(score_view(made.scores), "against the shipped reference (S=200, every token)")
+        for question_id, why in made.not_scored.items():
+            say(f"{question_id} is not scored: {why}")
         say(f"run     {made.run}\nfigure  {made.figure}\nreport  {made.report}")
     stop_on_failures(made.summary.failures)
 
@@ -172,7 +186,9 @@ def collect(
     ] = None,
     strategy_option: Annotated[
         list[str] | None,
-        typer.Option(help="KEY=VALUE for the strategy (docs/entropy.md); repeatable. Values are JSON or text."),
+        typer.Option(
+            help="KEY=VALUE for the strategy (docs/entropy.md); repeatable. Values are JSON or text."
+        ),
     ] = None,
     ray: Annotated[
         str | None, typer.Option(help="Spread over Ray: local, auto, or the address of a cluster.")
@@ -191,7 +207,6 @@ def collect(
     from fpa.collect import collect as run_collect
     from fpa.engines import load_engine
     from fpa.plan import plan
-    from fpa.progress import CollectProgress
     from fpa.questions import load_questions
     from fpa.settings import Settings
     from fpa.streams import check_streams
@@ -255,7 +270,7 @@ def collect(
             show_plan(plan(settings, loaded, question_set), as_json)
             return
         assert folder is not None
-        with CollectProgress(err) as progress, interruptible(folder):
+        with Collecting(folder, leave=engine == "llamacpp" and ray is None) as progress:
             summary = run_collect(settings, loaded, question_set, folder, progress)
     spent = summary.spent
     if as_json:
@@ -726,16 +741,27 @@ def stop_on_failures(failures: dict[str, str]) -> None:
         raise typer.Exit(1)
 
 
-class interruptible:
-    """Ctrl-C and SIGTERM end a collection with a line that says how to go on."""
+class Collecting:
+    """Progress of a collection, which Ctrl-C and SIGTERM end with a line that says how to go on.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    With ``leave`` the process ends there and then: freeing an embedded llama.cpp waits without end for requests
+    that nobody will read.
+    """
 
-    def __enter__(self) -> None:
+    def __init__(self, folder: Path, leave: bool) -> None:
+        self.folder, self.leave = folder, leave
+
+    def __enter__(self) -> CollectProgress:
+        from fpa.progress import CollectProgress
+
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self.progress = CollectProgress(err)
+        return self.progress.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.__exit__(kind, error, trace)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             err.print(
@@ -743,6 +769,8 @@ class interruptible:
                 markup=False,
                 soft_wrap=True,
             )
+            if self.leave:
+                os._exit(130)
 
 
 def main() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
-from fpa.collect import Progress, Summary, collect
+from fpa.collect import Progress, Silent, Summary, collect
 from fpa.curves import Smoothed, collected, curve_table, fork_table, smooth_question
 from fpa.data import data_path
 from fpa.engines.base import Engine
@@ -28,13 +29,14 @@ SETTINGS = Settings(
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo made."""
+    """What the demo made; ``not_scored`` says of questions without scores why they have none."""
 
     summary: Summary
     run: Path
     figure: Path
     report: Path
     scores: pd.DataFrame | None
+    not_scored: dict[str, str]
 
 
 def reference_settings() -> Settings:
@@ -43,18 +45,21 @@ def reference_settings() -> Settings:
 
 
 def demo(
-    engine_of: Callable[[], Engine], out: Path, progress: Progress | None = None, questions: int = QUESTIONS
+    engine_of: Callable[[], Engine],
+    out: Path,
+    watch: AbstractContextManager[Progress] | None = None,
+    questions: int = QUESTIONS,
 ) -> Demo:
     """Collect the demo questions, smooth, score against the shipped S=200 reference, draw, report.
 
     Args:
         engine_of: loads the engine.
         out: folder for the run, the figure and the report; an interrupted demo resumes there.
-        progress: who is told how far it is.
+        watch: entered while continuations are collected; who is told how far it is.
         questions: how many of the shipped questions.
     """
     question_set = load_questions("demo", limit=questions)
-    with engine_of() as engine:
+    with engine_of() as engine, watch or nullcontext(Silent()) as progress:
         summary = collect(SETTINGS, engine, question_set, out / "run", progress)
     run = open_run(out / "run")
     reference = open_run(data_path("reference"))
@@ -65,8 +70,8 @@ def demo(
         run.save_curves(method, pd.concat([curve_table(smoothed[k]) for k in ours], ignore_index=True))
         run.save_forks(method, pd.concat([forks[k] for k in ours], ignore_index=True))
 
-    # The base path can differ where another processor rounds otherwise: then there is nothing to compare with.
-    comparable = [q for q in run.collected_ids if _same_base(run, reference, q)]
+    not_scored = {q: why for q in run.collected_ids if (why := _incomparable(run, reference, q))}
+    comparable = [q for q in run.collected_ids if q not in not_scored]
     scores = None
     if comparable:
         scores = score(
@@ -90,9 +95,9 @@ def demo(
         None if scores is None else score_view(scores),
         "Against the shipped reference: 200 continuations from every token, other seeds. TV is the mean total "
         "variation (lower is better); S_eff is the number of independent draws per position that would be as "
-        "accurate.",
+        "accurate." + "".join(f" {q} is not scored: {why}." for q, why in not_scored.items()),
     )
-    return Demo(summary, run.path, figure, report, scores)
+    return Demo(summary, run.path, figure, report, scores, not_scored)
 
 
 def score_view(scores: pd.DataFrame) -> pd.DataFrame:
@@ -110,10 +115,18 @@ def score_view(scores: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _same_base(run: Run, reference: Run, question_id: str) -> bool:
+def _incomparable(run: Run, reference: Run, question_id: str) -> str | None:
+    """Why a question cannot be scored; None where it can."""
     if question_id not in reference.collected_ids:
-        return False
-    return run.base(question_id).token_ids == reference.base(question_id).token_ids
+        return "the shipped reference does not hold it"
+    ours, theirs = (r.base(question_id).token_ids for r in (run, reference))
+    if ours == theirs:
+        return None
+    at = next(
+        (t for t, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+        min(map(len, (ours, theirs))),
+    )
+    return f"its base path leaves the reference's at token {at}, as sums that round otherwise can make it do"
 
 
 def _panel(run: Run, smoothed: Smoothed, forks: pd.DataFrame, reference: Run | None) -> Panel:

@@ -224,6 +224,13 @@ def four_state(h: ArrayLike, v: ArrayLike, rules: FourStateRules = FourStateRule
     return [str(state) for state in np.select(list(fits.values()), list(fits), "default")]
 
 
+RULES: dict[str, type[ThresholdRules] | type[FourStateRules]] = {
+    "threshold": ThresholdRules,
+    "four-state": FourStateRules,
+}
+"""The rule sets by name."""
+
+
 # --- distributions made of distributions; all are (k,) and add up to 1
 
 
@@ -250,7 +257,7 @@ def filtered(p: FloatArray, top_k: int, top_p: float, min_p: float) -> FloatArra
     ``min_p`` drops tokens below that share of the likeliest; ``top_p`` those before which the likelier ones left
     hold more than it.
     """
-    order = np.argsort(-p, kind="stable")[:top_k]
+    order = _likeliest(p, top_k)
     order = order[p[order] >= min_p * p[order[0]]]
     held = p[order] / p[order].sum()
     order = order[np.cumsum(held) - held <= top_p]
@@ -262,11 +269,19 @@ def filtered(p: FloatArray, top_k: int, top_p: float, min_p: float) -> FloatArra
 def filtered_as_published(p: FloatArray, top_k: int, top_p: float) -> FloatArray:
     """The published ``top_k`` and ``top_p``: of the ``top_k``, dropped are those before which the *less* likely
     ones hold more than ``top_p``; ``p`` may add up to less than 1, since they are not normalised in between."""
-    order = np.argsort(-p, kind="stable")[:top_k][::-1]
+    order = _likeliest(p, top_k)[::-1]
     order = order[np.cumsum(p[order]) - p[order] <= top_p]
     left = np.zeros_like(p)
     left[order] = p[order] / p[order].sum()
     return left
+
+
+def _likeliest(p: FloatArray, k: int) -> NDArray[np.intp]:
+    """(k,) indices of the k largest, in descending order, the first of equals first."""
+    among = np.arange(len(p))
+    if k < len(p):
+        among = np.flatnonzero(p >= np.partition(p, -k)[-k])
+    return among[np.argsort(-p[among], kind="stable")][:k]
 
 
 def best_of(p: FloatArray, score: FloatArray, draws: int) -> FloatArray:

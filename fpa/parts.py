@@ -49,6 +49,22 @@ def writing(path: Path) -> Iterator[None]:
         raise FpaError(f"cannot write {path}: {why}; all that was finished before is kept") from error
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an operating system error while reading ``path`` into one line.
+
+    Raises:
+        DamagedPart: it is a folder.
+        FpaError: it cannot be read, for now or for this user.
+    """
+    try:
+        yield
+    except IsADirectoryError as error:
+        raise DamagedPart(f"{path}: a folder is in its place") from error
+    except OSError as error:
+        raise FpaError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in ``folder`` durable, where the platform can."""
     if sys.platform == "win32":
@@ -124,9 +140,10 @@ def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read a part file, or those of some columns that it has, after checking its digest.
 
     Raises:
-        DamagedPart: the bytes are not those that were written.
+        DamagedPart: the bytes are not those that were written, or not under this name.
     """
     with pq.ParquetFile(pa.BufferReader(_checked_bytes(path))) as file:
+        _check_name(path, file.metadata.metadata)
         there = file.schema_arrow.names
         return file.read(columns if columns is None else [c for c in columns if c in there])
 
@@ -145,10 +162,10 @@ def check_part(path: Path) -> None:
     """Check the digest of a file of any size, in bounded memory.
 
     Raises:
-        DamagedPart: the bytes are not those that were written.
+        DamagedPart: the bytes are not those that were written, or not under this name.
     """
     size = path.stat().st_size
-    with open(path, "rb") as file:
+    with reading(path), open(path, "rb") as file:
         file.seek(max(0, size - 8))
         tail = file.read(8)
         footer = int.from_bytes(tail[:4], "little") + 8
@@ -168,6 +185,12 @@ def check_part(path: Path) -> None:
     stored = block[at - (size - footer) :][:64]
     if stored != digest.hexdigest().encode():
         raise DamagedPart(f"{path}: its content does not match its digest")
+    _check_name(path, pq.read_metadata(path).metadata)
+
+
+def _check_name(path: Path, metadata: Mapping[bytes, bytes] | None) -> None:
+    if (metadata or {}).get(b"fpa.unit", path.stem.encode()) != path.stem.encode():
+        raise DamagedPart(f"{path}: not the part that its name says")
 
 
 def _write_groups(
@@ -181,7 +204,8 @@ def _write_groups(
 
 
 def _checked_bytes(path: Path) -> bytes:
-    content = bytearray(path.read_bytes())
+    with reading(path):
+        content = bytearray(path.read_bytes())
     at = _digest_offset(content, path)
     stored = bytes(content[at : at + 64])
     content[at : at + 64] = _BLANK

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fpa.draws import NEVER, UNKNOWN, Draws, Rows, mixture, padded, weights
-from fpa.errors import UsageError
+from fpa.errors import FpaError, UsageError
 from fpa.parts import check_part, read_part, write_part, writing
 from fpa.records import BasePath, Question
 from fpa.schemas import CURVES, FORKS, ROLLOUTS, base_from_table, conform, question_from_row
@@ -56,7 +56,24 @@ class Run:
             match = re.fullmatch(r"(.+-[0-9a-f]{12})-t\d{7}(-.+)?", part.stem)
             if match:
                 self._parts.setdefault(match[1], []).append(part)
+        self._whole()
         self._last: tuple[str, _Loaded] | None = None
+
+    def _whole(self) -> None:
+        """Refuse a finished run from which files have been taken since: its figures would be of other draws."""
+        there = {
+            "questions": len(self._questions),
+            "base_paths": len(self._bases),
+            "units": sum(map(len, self._parts.values())),
+        }
+        where = {"questions": "questions.parquet", "base_paths": "base.parquet", "units": "rollouts"}
+        for name, found in there.items():
+            wanted = self.manifest["collected"].get(name, 0)
+            if self.manifest["finished"] and found < wanted:
+                raise FpaError(
+                    f"{self.path / where[name]}: {wanted - found} of {wanted} {name.replace('_', ' ')} are missing: "
+                    "run the command that made this run again, which redoes them"
+                )
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {len(self.question_ids)} questions)"

@@ -50,6 +50,10 @@ from fpa.schemas import (
     rollout_table,
 )
 
+_MANIFEST = {
+    "config": dict, "engine": dict | None, "questions_fingerprint": str, "finished": bool,
+    "collected": dict, "spent": dict, "sessions": list,
+}  # fmt: skip
 _PACKAGES = ("fpa", "numpy", "scipy", "pyarrow", "numba")
 
 
@@ -368,7 +372,7 @@ class RunWriter:
                 metadata = part_metadata(path)
                 if metadata.get("fpa.unit") != path.stem or path.suffix != ".parquet":
                     raise DamagedPart(f"{path}: not the part that its name says")
-            except (DamagedPart, IsADirectoryError) as damage:
+            except DamagedPart as damage:
                 self._set_aside(path, _reason(damage))
             else:
                 whole[path] = metadata
@@ -437,11 +441,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         schema = int(manifest["schema_version"])
+        wrong = [k for k, kind in _MANIFEST.items() if not isinstance(manifest[k], kind)]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is not what it should be")
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{path} is not a run: it has no manifest.json") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
+        why = (
+            f"{error} is missing"
+            if isinstance(error, KeyError)
+            else getattr(error, "strerror", None) or error
+        )
         raise UsageError(
-            f"{file} cannot be read ({error}): restore it, or collect into a new folder"
+            f"{file} cannot be read ({why}): restore it, or collect into a new folder"
         ) from error
     if schema != SCHEMA_VERSION:
         raise UsageError(f"{path} has schema version {schema}, this fpa reads {SCHEMA_VERSION}: update fpa")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,10 +26,14 @@ from fpa.engines.base import (
     Request,
 )
 from fpa.engines.hub import HubTokenizer, check_room, fingerprint, loading, model_name, package
+from fpa.errors import UsageError
+from fpa.guided import without_attention
 from fpa.records import Distribution
 from fpa.signals import NotEnoughListed, next_token_distribution
 
 FIRST_LISTED = 1000  # log-probabilities asked for at first; all of them where these leave mass out
+ARGUMENT = "fpa_entropix"  # of a request's ``extra_args``
+PROCESSOR = "fpa.engines.vllm_rules:EntropixProcessor"
 QUEUED = 4  # draws in flight, as multiples of what runs at once: enough that the batch never runs dry
 AHEAD = 8  # base paths begun early: each is computed along with whatever else is in flight
 MOST_CANDIDATES = 128  # token ids whose log-probabilities vLLM gives at once
@@ -38,6 +42,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",  # nothing is reported to anyone
     "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB; read on the CPU only
 }
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 @contextmanager
@@ -77,6 +82,7 @@ class VllmEngine:
         trust_remote_code: run code that the model brings along.
         deterministic: one request in flight and no prefix reuse, so that the same seeds give the same ids
             whatever else runs. Slower: floating-point sums otherwise depend on how requests are batched.
+        steerable: load the logits processor that strategy entropix needs, on vLLM's first model runner.
 
     Raises:
         EngineError: the package is missing, or the model does not load.
@@ -98,6 +104,7 @@ class VllmEngine:
         revision: str | None = None,
         trust_remote_code: bool = False,
         deterministic: bool = False,
+        steerable: bool = False,
     ) -> None:
         for variable, value in ENVIRONMENT.items():
             os.environ.setdefault(variable, value)
@@ -114,11 +121,14 @@ class VllmEngine:
             trust_remote_code=trust_remote_code,
         )
         on_cpu = bool(package("vllm.platforms", "vllm", "vllm").current_platform.is_cpu())
-        given = {
+        given: dict[str, Any] = {
             "max_num_seqs": parallel,
             "quantization": quantization,
             "block_size": block_size or (32 if on_cpu else None),
         }
+        if steerable:
+            given["logits_processors"] = [PROCESSOR]
+            os.environ[RUNNER] = "0"  # the second one takes processors of another kind
         with loading(model), unseen_main():
             config = transformers.AutoConfig.from_pretrained(
                 model, revision=revision, trust_remote_code=trust_remote_code
@@ -141,6 +151,7 @@ class VllmEngine:
                 seed=0,
                 **{name: value for name, value in given.items() if value is not None},
             )
+        self._steerable = steerable
         self._engine = self._llm.llm_engine
         settings = self._engine.vllm_config
         self.at_once = 1 if deterministic else QUEUED * int(settings.scheduler_config.max_num_seqs)
@@ -234,10 +245,25 @@ class VllmEngine:
         logprobs = np.asarray(listed.logprobs[at], dtype=np.float64)[first]
         return next_token_distribution(ids, logprobs, temperature, self.info.vocabulary)
 
-    def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
+    def steered(self, steer: Mapping[str, Any]) -> Steered:
+        """This engine's sampler with rules of ours applied to its logits (``fpa.engines.vllm_rules``).
+
+        Raises:
+            UsageError: the engine was loaded without the logits processor.
+        """
+        if not self._steerable:
+            raise UsageError(
+                "vLLM was loaded without the rules that steer it: give --engine-option steerable=true"
+            )
+        return Steered(self, dict(steer))
+
+    def sample(
+        self, requests: Iterable[Request], steer: Mapping[str, Any] | None = None
+    ) -> Iterator[Completion]:
         """Completions as they finish; ``requests`` is read as fast as the batch needs it.
 
         Whoever feeds ``requests`` may call ``greedy`` and ``choose`` meanwhile: they join the same batch.
+        ``steer`` names rules that are applied to the logits (see ``steered``).
         """
         source = iter(requests)
         mine: dict[str, Request] = {}
@@ -257,6 +283,9 @@ class VllmEngine:
                         "stop": list(request.stop),
                         "detokenize": bool(request.stop),
                     }
+                    if steer is not None:
+                        rules = {**steer, "temperature": request.temperature}
+                        asked |= {"temperature": 1.0, "extra_args": {ARGUMENT: rules}}
                     try:
                         mine[self._submit(request.prefix_ids, asked)] = request
                     except EngineStopped:
@@ -374,3 +403,25 @@ class VllmEngine:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class Steered:
+    """vLLM's sampler with rules applied to its logits.
+
+    Attributes:
+        notices: what the user should know of these rules in vLLM, one line each.
+    """
+
+    def __init__(self, engine: VllmEngine, steer: dict[str, Any]) -> None:
+        self._engine = engine
+        self._steer = steer
+        if steer["rules"] == "threshold":
+            self.notices: tuple[str, ...] = (without_attention(engine.info.name),)
+        else:
+            self.notices = (
+                "engine vllm cannot split a sequence: no alternatives of branching tokens are kept",
+            )
+
+    def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        """Completions as they finish."""
+        return self._engine.sample(requests, self._steer)

@@ -8,18 +8,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 from fpa.engines.base import Engine, ReadsNext, Sampler, SteersItself
-from fpa.entropix import FourStateRules, Rules, ThresholdRules
+from fpa.entropix import RULES, Rules
 from fpa.errors import UsageError
 from fpa.guided import RuleSampler, StepEngine
 from fpa.records import BasePath
 from fpa.settings import Settings
 from fpa.strategies.base import Unit
 from fpa.strategies.grid import Grid
-
-RULES: dict[str, type[ThresholdRules] | type[FourStateRules]] = {
-    "threshold": ThresholdRules,
-    "four-state": FourStateRules,
-}
 
 
 @dataclass(frozen=True)
