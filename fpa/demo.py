@@ -26,6 +26,11 @@ SETTINGS = Settings(
     every=4, samples=20, temperature=0.8, base_tokens=48, rollout_tokens=48, prompt="demo", keep_text=True
 )
 
+_SCORED = (
+    "Against the shipped reference: 200 continuations from every token, other seeds. TV is the mean total variation "
+    "(lower is better); S_eff is the number of independent draws per position that would be as accurate."
+)
+
 
 @dataclass(frozen=True)
 class Demo:
@@ -93,9 +98,9 @@ def demo(
         figure,
         [_question_report(run, q, forks[q, METHODS[-1]]) for q in run.collected_ids],
         None if scores is None else score_view(scores),
-        "Against the shipped reference: 200 continuations from every token, other seeds. TV is the mean total "
-        "variation (lower is better); S_eff is the number of independent draws per position that would be as "
-        "accurate." + "".join(f" {q} is not scored: {why}." for q, why in not_scored.items()),
+        " ".join(
+            [_SCORED] * (scores is not None) + [f"{q} is not scored: {why}." for q, why in not_scored.items()]
+        ),
     )
     return Demo(summary, run.path, figure, report, scores, not_scored)
 

@@ -30,9 +30,11 @@ _TEMPLATE = """<!doctype html>
 <h1>{{ title }}</h1>
 <p>{{ summary }}</p>
 <img src="data:image/png;base64,{{ figure }}" alt="Outcome curves over the positions of each base path">
-{% if scores %}
+{% if scores_note %}
 <h2>Scores</h2>
 <p>{{ scores_note }}</p>
+{% endif %}
+{% if scores %}
 <table><tr>{% for c in scores[0] %}<th{% if not loop.first %} class="n"{% endif %}>{{ c }}</th>{% endfor %}</tr>
 {% for row in scores %}<tr>{% for v in row.values() %}<td{% if not loop.first %} class="n"{% endif %}>{{ v }}</td>{% endfor %}</tr>
 {% endfor %}</table>
