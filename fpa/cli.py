@@ -209,6 +209,8 @@ def collect(
     from fpa.plan import plan
     from fpa.questions import load_questions
     from fpa.settings import Settings
+    from fpa.strategies import steers
+    from fpa.strategies import strategy as check_strategy
     from fpa.streams import check_streams
 
     if folder is None and not plan_only:
@@ -244,6 +246,7 @@ def collect(
         if model == chosen.model and engine in ("vllm", "transformers"):
             chosen.check_access()
     refuse_strangers(context_, settings.strategy, ray is not None)
+    check_strategy(settings.strategy, settings.options)
     question_set = load_questions(questions, limit=limit)
     check_streams(settings, len(question_set.questions), engine)
     given = {"context": context, "parallel": parallel, "threads": threads}
@@ -256,6 +259,8 @@ def collect(
         engine_options["url"] = url
     if chosen is not None:
         engine_options = {**chosen.engine_options(), **engine_options}
+    if engine == "vllm" and steers(settings.strategy):
+        engine_options["steerable"] = True
     engine_options.update(parse_options(engine_option or ()))
     if ray is None:
         opened = load_engine(engine, model, **engine_options)

@@ -253,7 +253,7 @@ class VllmEngine:
         """
         if not self._steerable:
             raise UsageError(
-                "vLLM was loaded without the rules that steer it: give --engine-option steerable=true"
+                "vLLM was loaded without the rules that steer it: load it with steerable=True (fpa collect does so)"
             )
         return Steered(self, dict(steer))
 

@@ -167,7 +167,7 @@ def test_a_run_on_vllm_says_what_it_lacks(engine: Engine, tmp_path: Path) -> Non
 
 def test_without_the_processor_it_is_refused(engine: Engine) -> None:
     engine._steerable = False  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="steerable=true"):
+    with pytest.raises(UsageError, match="steerable=True"):
         Entropix().sampler(engine, Settings())
     engine._steerable = True  # type: ignore[attr-defined]
 
