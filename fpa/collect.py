@@ -377,7 +377,8 @@ class _Collection:
         tokens = sum(row.n_tokens for row in rows)
         self.spent.continuations += len(rows)
         self.spent.generated_tokens += tokens
-        self.progress.advance(len(rows), tokens)
+        # Alternatives that a sampler kept on the way were never counted as work to do.
+        self.progress.advance(state.unit.draws, tokens)
 
     def rollouts(self, state: _Open) -> list[Rollout]:
         """The rows of one unit: each continuation with its answer and where it leaves the base path."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from fpa.engines.base import ContextOverflow, EngineError, Message, pieces_by_prefix
 from fpa.engines.ends import END_TEXTS
@@ -242,3 +242,58 @@ def fingerprint(model: str, revision: str | None, *how: str) -> str:
                 file.seek(max(0, size - block) * i // 15)
                 digest.update(file.read(block))
     return "-".join((digest.hexdigest()[:16], *how))
+
+
+class Text(Protocol):
+    """Turns text into token ids and back, as an engine does: a ``HubTokenizer``, or a server."""
+
+    end_ids: frozenset[int]
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of a conversation."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of plain text."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+
+    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """The text each token adds, special tokens shown."""
+
+
+class TextSide:
+    """The part of an engine that a tokenizer beside the model does; and its use as a context manager."""
+
+    _text: Text
+
+    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of a conversation through the model's chat template; one BOS if the model has one."""
+        return self._text.encode_chat(messages)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of plain text: no special tokens added, none parsed."""
+        return self._text.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        return self._text.decode(token_ids)
+
+    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """The text each token adds, special tokens shown."""
+        return self._text.pieces(token_ids)
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids of the tokens that end a turn."""
+        return self._text.end_ids
+
+    def close(self) -> None:
+        """Free the model."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

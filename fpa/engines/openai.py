@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from fpa.engines.base import (
 )
 from fpa.engines.dialects import Ask, BadAnswer, Choice, Dialect, LlamaDialect, Step, VllmDialect
 from fpa.engines.ends import END_TEXTS
-from fpa.engines.hub import HubTokenizer, check_room
+from fpa.engines.hub import HubTokenizer, Text, TextSide, check_room
 from fpa.engines.servers import Server, Servers
 from fpa.engines.threads import sample_in_threads
 from fpa.records import Distribution
@@ -46,27 +46,7 @@ PROBES: tuple[tuple[int, ...], ...] = (
 LLAMA_SEEDS = 2**32 - 1
 
 
-class TextSide(Protocol):
-    """Turns text into token ids and back; a ``HubTokenizer``, or the server itself."""
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Ids of the tokens that end a turn."""
-
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a conversation."""
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of plain text."""
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids."""
-
-    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """The text each token adds."""
-
-
-class OpenAIEngine:
+class OpenAIEngine(TextSide):
     """A served model.
 
     Args:
@@ -97,7 +77,7 @@ class OpenAIEngine:
         timeout: float = 600.0,
         retries: int = 8,
         context: int | None = None,
-        tokenizer: str | TextSide | None = None,
+        tokenizer: str | Text | None = None,
         chat_template: str | None = None,
     ) -> None:
         urls = [u.strip().rstrip("/").removesuffix("/v1") for u in url.split(",") if u.strip()]
@@ -247,8 +227,8 @@ class OpenAIEngine:
             )
 
     def _text_side(
-        self, tokenizer: str | TextSide | None, root: str, chat_template: str | None, server: Server
-    ) -> TextSide:
+        self, tokenizer: str | Text | None, root: str, chat_template: str | None, server: Server
+    ) -> Text:
         if tokenizer is not None and not isinstance(tokenizer, str):
             return tokenizer
         if tokenizer is None and self._llama:
@@ -266,29 +246,6 @@ class OpenAIEngine:
                 f"{server.url}: the tokenizer of its model is needed here ({error}); name it with "
                 "--engine-option tokenizer=FOLDER_OR_NAME"
             ) from error
-
-    # --- text and tokens
-
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a conversation through the model's chat template; one BOS if the model has one."""
-        return self._text.encode_chat(messages)
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of plain text: no special tokens added, none parsed."""
-        return self._text.encode(text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
-        return self._text.decode(token_ids)
-
-    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """The text each token adds, special tokens shown."""
-        return self._text.pieces(token_ids)
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Ids of the tokens that end a turn."""
-        return self._text.end_ids
 
     # --- generation
 
@@ -400,12 +357,6 @@ class OpenAIEngine:
         """Let go of the servers."""
         self._servers.close()
         self._early.shutdown(wait=False, cancel_futures=True)
-
-    def __enter__(self) -> OpenAIEngine:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class _LlamaText:

@@ -21,16 +21,15 @@ from fpa.engines.base import (
     EngineError,
     EngineInfo,
     GreedyPath,
-    Message,
     Request,
     ends_with_stop,
 )
-from fpa.engines.hub import HubTokenizer, check_room, fingerprint, loading, model_name, package
+from fpa.engines.hub import HubTokenizer, TextSide, check_room, fingerprint, loading, model_name, package
 from fpa.records import AttentionSignals, Distribution
 from fpa.signals import next_token_distribution
 
 
-class TransformersEngine:
+class TransformersEngine(TextSide):
     """A causal language model of ``transformers`` in this process.
 
     Args:
@@ -96,29 +95,6 @@ class TransformersEngine:
             vocabulary=int(self._model.get_output_embeddings().weight.shape[0]),
             reproducible=True,
         )
-
-    # --- text and tokens
-
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a conversation through the model's chat template; one BOS if the model has one."""
-        return self._text.encode_chat(messages)
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of plain text: no special tokens added, none parsed."""
-        return self._text.encode(text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
-        return self._text.decode(token_ids)
-
-    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """The text each token adds, special tokens shown."""
-        return self._text.pieces(token_ids)
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Ids of the tokens that end a turn."""
-        return self._text.end_ids
 
     # --- generation
 
@@ -288,9 +264,3 @@ class TransformersEngine:
     def close(self) -> None:
         """Free the model."""
         self._model = None
-
-    def __enter__(self) -> TransformersEngine:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

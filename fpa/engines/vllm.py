@@ -22,10 +22,9 @@ from fpa.engines.base import (
     EngineInfo,
     EngineStopped,
     GreedyPath,
-    Message,
     Request,
 )
-from fpa.engines.hub import HubTokenizer, check_room, fingerprint, loading, model_name, package
+from fpa.engines.hub import HubTokenizer, TextSide, check_room, fingerprint, loading, model_name, package
 from fpa.errors import UsageError
 from fpa.guided import without_attention
 from fpa.records import Distribution
@@ -64,7 +63,7 @@ def unseen_main() -> Iterator[None]:
         vars(main).update(kept)
 
 
-class VllmEngine:
+class VllmEngine(TextSide):
     """A model in vLLM.
 
     Args:
@@ -170,29 +169,6 @@ class VllmEngine:
             vocabulary=int(settings.model_config.get_vocab_size()),
             reproducible=deterministic,
         )
-
-    # --- text and tokens
-
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Token ids of a conversation through the model's chat template; one BOS if the model has one."""
-        return self._text.encode_chat(messages)
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of plain text: no special tokens added, none parsed."""
-        return self._text.encode(text)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
-        return self._text.decode(token_ids)
-
-    def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """The text each token adds, special tokens shown."""
-        return self._text.pieces(token_ids)
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Ids of the tokens that end a turn."""
-        return self._text.end_ids
 
     # --- generation
 
@@ -397,12 +373,6 @@ class VllmEngine:
             if core is not None:
                 core.shutdown()
         self._llm = self._engine = None
-
-    def __enter__(self) -> VllmEngine:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class Steered:
