@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from experiments.cells import prepared
 from experiments.datasets import opened
+from fpa.eager import THETA, branch_points
 from fpa.entropix import four_state, threshold_state
 from fpa.score import change_scores
-from fpa.signals import entropy, varentropy
+from fpa.signals import entropy, top_entropy, varentropy
 from smoothing import fit
 from smoothing.forks import THRESHOLDS
 from smoothing.metrics import merge_rare, total_variation
@@ -27,30 +28,11 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
-TOP = 20
-EAGER_THETA = 2.5
-EAGER_PERCENTILE = 99
 FOUR_STATE_ACTS = ("clarify", "branch", "resample")
 THRESHOLD_ACTS = ("clarify", "explore", "resample")
 """States in which Entropix does something else than sample as usual."""
 SEEN = 30
 """Draws that the detectors from rollouts see; they are judged by the other draws."""
-
-
-def top_entropy(p: ArrayLike, top: int = TOP) -> float:
-    """Entropy (nats) of the likeliest ``top`` tokens, renormalised."""
-    q = np.sort(np.asarray(p, float))[::-1][:top]
-    return entropy(q / q.sum())
-
-
-def eager_points(h: ArrayLike, theta: float) -> BoolArray:
-    """(T,) EAGER's branch points: entropy above ``max(theta, 99th percentile of the tokens before)``."""
-    values = np.asarray(h, float)
-    fires = np.zeros(len(values), bool)
-    for t, value in enumerate(values):
-        limit = max(theta, np.percentile(values[:t], EAGER_PERCENTILE)) if t else theta
-        fires[t] = value > limit
-    return fires
 
 
 def resolved_variance(weight: ArrayLike, shares: ArrayLike, draws: ArrayLike) -> float:
@@ -96,7 +78,7 @@ def token_signals(path: Path, question_id: str) -> pd.DataFrame:
     table = {
         "t": positions, "p": chance, "entropy": h, "varentropy": v, "top_entropy": tops,
         "four_state": four_state(h, v), "threshold_state": threshold_state(h, v),
-        "eager": eager_points(tops, EAGER_THETA), "eager_free": eager_points(tops, 0.0),
+        "eager": branch_points(tops, THETA), "eager_free": branch_points(tops, 0.0),
         "tv": _change(curve), "tv_unseen": _change(unseen), "tv_branch": by_branch, "variance": variance,
         "full": _change(full),
     }  # fmt: skip

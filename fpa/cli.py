@@ -127,7 +127,7 @@ def collect(
         typer.Option(
             help="grid: free continuations. branches: each likely next token. stratified: divergences, placed "
             "by formula. adaptive: divergences in rounds, placed where they tell most. entropix: steered by "
-            "entropy and varentropy (docs/entropy.md)."
+            "entropy and varentropy. eager: from the prompt, splitting where the model is unsure (docs/entropy.md)."
         ),
     ] = "grid",
     every: Annotated[int, typer.Option(help="N: resample at every N-th token or sentence.")] = 1,
@@ -230,8 +230,10 @@ def collect(
         keep_text=keep_text, keep_ids=keep_ids,
         options=parse_options(strategy_option or (), "--strategy-option"),
     )  # fmt: skip
+    default = partial(is_default, context_)
+    published = {k: v for k, v in PUBLISHED.get(strategy, {}).items() if default(k)}
+    settings = replace(settings, **published)
     if chosen is not None:
-        default = partial(is_default, context_)
         held = {name: getattr(chosen.settings, name) for name in PRESET_SETTINGS if default(name)}
         settings = replace(settings, **held)
         questions = chosen.questions if default("questions") else questions
@@ -498,6 +500,42 @@ def check(run: RunPath, as_json: Json = False) -> None:
     )
 
 
+@app.command("pass")
+def pass_(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)],
+    k: Annotated[
+        int | None, typer.Option(min=1, help="Sequences of Pass@k; all of a question's by default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """How often the sequences from the prompt are right: Pass@k, Cons@k, pass rate, and what they cost.
+
+    Compares runs of strategy eager with each other, and with a run of as many free continuations.
+    """
+    from fpa.passes import passes, summary
+    from fpa.run import open_run
+
+    found = summary([(str(path), passes(open_run(path), k)) for path in runs])
+    if as_json:
+        emit(records(found))
+        return
+    table = Table("run", "questions", "Pass@k", "Cons@k", "pass rate", "sequences", "tokens", box=None)
+    for row in records(found):
+        shares = (
+            f"{row[m]:.2f} [{row[m + '_lo']:.2f}, {row[m + '_hi']:.2f}]"
+            for m in ("pass", "consensus", "pass_rate")
+        )
+        table.add_row(
+            row["run"],
+            str(row["questions"]),
+            *shares,
+            f"{row['sequences']:.1f}",
+            f"{row['tokens']:,.0f}",
+        )
+    put(table)
+    say("means over questions, 95 % intervals over questions")
+
+
 @app.command()
 def plot(
     run: RunPath,
@@ -622,7 +660,9 @@ STRATEGY_OPTIONS = {
     "top_k": ("branches",),
     "min_p": ("branches",),
 }
-UNUSED = {"adaptive": ("every", "unit", "samples")}
+UNUSED = {"adaptive": ("every", "unit", "samples"), "eager": ("every", "unit")}
+PUBLISHED: dict[str, dict[str, Any]] = {"eager": {"samples": 32, "temperature": 0.6}}
+"""Options that a strategy's authors set otherwise than is usual here; options given win."""
 RAY_OPTIONS = ("workers", "gpus")
 
 

@@ -25,7 +25,7 @@ from fpa.engines.base import (
 from fpa.positions import sentence_of_tokens
 from fpa.prompts import messages, prompt_style
 from fpa.questions import QuestionSet
-from fpa.records import Answer, BasePath, Distribution, Question, Rollout
+from fpa.records import Answer, BasePath, Distribution, Question, Rollout, Trace
 from fpa.settings import Settings
 from fpa.store import RunWriter, unit_name
 from fpa.strategies import strategy
@@ -259,13 +259,17 @@ class _Collection:
                 return
             by_question = groupby(units, key=lambda unit: unit.question_id)
             self.do(r for q, part in by_question for r in self.requests(asked[q], list(part)))
+            for state in alive:
+                state.rounds.append(np.zeros(len(state.categories), np.int64))
             for unit in units:
                 name = unit_name(unit.question_id, unit.start, unit.suffix)
                 if unit.question_id not in self.failures:
                     rows = self.writer.rollouts(name, ["outcome", "n_tokens"])
                     state = known[unit.question_id]
                     for outcome, tokens in zip(*rows.to_pydict().values(), strict=True):
-                        state.outcomes[unit.start, state.categories.index(outcome)] += 1
+                        category = state.categories.index(outcome)
+                        state.outcomes[unit.start, category] += 1
+                        state.rounds[-1][category] += 1
                         state.tokens[unit.start] += tokens
 
     def requests(self, asked: _Asked, units: Sequence[Unit]) -> Iterator[Request]:
@@ -421,7 +425,7 @@ class _Collection:
                 finish_reason=continuation.finish_reason,
                 token_ids=ids if self.settings.keep_ids else None,
                 text=text if self.settings.keep_text else None,
-                trace=continuation.trace,
+                trace=numbered(continuation.trace, group.first_draw),
             )
             for (number, group, draw, continuation), ids, text, answer in zip(
                 drawn, new_ids, texts, answers, strict=True
@@ -469,6 +473,13 @@ def origin(continuations: Sequence[Continuation], number: int) -> int:
     while (trace := continuations[number].trace) is not None and trace.parent is not None:
         number = trace.parent
     return number
+
+
+def numbered(trace: Trace | None, first_draw: int) -> Trace | None:
+    """A trace whose parent is numbered as the run's draws are."""
+    if trace is None or trace.parent is None:
+        return trace
+    return replace(trace, parent=first_draw + trace.parent)
 
 
 def divergence(base_ids: Sequence[int], start: int, token_ids: Sequence[int]) -> int | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpa.engines.base import (
     Completion,
@@ -33,7 +34,7 @@ class StepEngine(Engine, ReadsNext, Protocol):
 
 
 @dataclass(eq=False)
-class _Draw:
+class Draw:
     """A continuation in the making.
 
     ``root`` is the number of the draw that it is or comes from; ``alternatives`` counts those of the root.
@@ -43,16 +44,95 @@ class _Draw:
     stream: np.random.Generator
     ids: tuple[int, ...] = ()
     states: str = ""
-    parent: _Draw | None = None
+    parent: Draw | None = None
     shared: int = 0
     peak: float = math.nan
     reason: str = ""
     alternatives: int = 0
 
+    def take(self, token: int, state: str, read: Distribution) -> None:
+        """Go on by one token, chosen in that state from what was read."""
+        self.ids = (*self.ids, token)
+        self.states += LETTERS[state]
+        self.peak = float(np.fmax(self.peak, read.top_entropy))
+
+    def split(self, number: int, seed: int, token: int) -> Draw:
+        """An alternative to the token just taken, with a stream of its own: the ``number``-th of those of ``seed``."""
+        return Draw(
+            self.root,
+            np.random.default_rng([seed, number]),
+            (*self.ids[:-1], token),
+            self.states,
+            self,
+            len(self.ids) - 1,
+            self.peak,
+        )
+
+
+def pick(p: NDArray[np.float64], at: float) -> int:
+    """Index of the outcome that a uniform number picks; ``p`` are (k,) weights. None of weight 0 is picked."""
+    sums = np.cumsum(p)
+    # Below the last sum, so that rounding never picks a token of no probability.
+    return int(np.searchsorted(sums, min(at * sums[-1], np.nextafter(sums[-1], 0)), side="right"))
+
+
+class StepSampler:
+    """What samplers share that choose every token themselves, from an engine that is read token by token."""
+
+    engine: StepEngine
+
+    def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        """Completions in the order of the requests."""
+        for request in requests:
+            try:
+                self._check_room(request)
+                draws = self._draws(request)
+            except EngineStopped:
+                raise
+            except EngineError as error:
+                yield Completion(request.key, (), str(error))
+                continue
+            number = {id(draw): i for i, draw in enumerate(draws)}
+            yield Completion(
+                request.key,
+                tuple(
+                    Continuation(
+                        draw.ids,
+                        draw.reason,
+                        Trace(
+                            draw.states,
+                            None if draw.parent is None else number[id(draw.parent)],
+                            draw.shared,
+                            draw.peak,
+                        ),
+                    )
+                    for draw in draws
+                ),
+            )
+
+    def _draws(self, request: Request) -> list[Draw]:
+        """All continuations of one request, finished."""
+        raise NotImplementedError
+
+    def _check_room(self, request: Request) -> None:
+        prefix, new, context = len(request.prefix_ids), request.max_tokens, self.engine.info.context_length
+        if prefix + new > context:
+            raise ContextOverflow(
+                f"{prefix} prompt tokens and up to {new} new ones do not fit the context of {context} tokens: "
+                "raise --context or lower the token limits"
+            )
+
+    def _ended(self, request: Request, draw: Draw) -> bool:
+        if draw.ids[-1] in self.engine.end_ids or ends_with_stop(self.engine.decode, draw.ids, request.stop):
+            draw.reason = "stop"
+        elif len(draw.ids) == request.max_tokens:
+            draw.reason = "length"
+        return bool(draw.reason)
+
 
 @dataclass
-class RuleSampler:
-    """Draws continuations by a rule set, from an engine that is read token by token.
+class RuleSampler(StepSampler):
+    """Draws continuations by a rule set: the ``n`` draws, then the alternatives kept on the way.
 
     Args:
         engine: where the next-token distributions come from.
@@ -79,56 +159,24 @@ class RuleSampler:
         if self.rules.reads_attention and not self._attends:
             self.notices = (without_attention(self.engine.info.name),)
 
-    def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
-        """Completions in the order of the requests: the ``n`` draws, then the alternatives kept on the way."""
-        for request in requests:
-            try:
-                self._check_room(request)
-                yield Completion(request.key, self._continuations(request))
-            except EngineStopped:
-                raise
-            except EngineError as error:
-                yield Completion(request.key, (), str(error))
-
-    def _check_room(self, request: Request) -> None:
-        prefix, new, context = len(request.prefix_ids), request.max_tokens, self.engine.info.context_length
-        if prefix + new > context:
-            raise ContextOverflow(
-                f"{prefix} prompt tokens and up to {new} new ones do not fit the context of {context} tokens: "
-                "raise --context or lower the token limits"
-            )
-
-    def _continuations(self, request: Request) -> tuple[Continuation, ...]:
+    def _draws(self, request: Request) -> list[Draw]:
         # As many draws in step as the engine works on at once, their alternatives included.
         chunk = max(1, self.engine.at_once // (1 + self.branch_limit))
-        roots: list[_Draw] = []
-        kept: list[_Draw] = []
+        roots: list[Draw] = []
+        kept: list[Draw] = []
         for first in range(0, request.n, chunk):
             some = [
-                _Draw(i, np.random.default_rng(request.seed + i))
+                Draw(i, np.random.default_rng(request.seed + i))
                 for i in range(first, min(first + chunk, request.n))
             ]
             kept += self._in_step(request, some)
             roots += some
-        number = {id(draw): i for i, draw in enumerate([*roots, *kept])}
-        return tuple(
-            Continuation(
-                draw.ids,
-                draw.reason,
-                Trace(
-                    draw.states,
-                    None if draw.parent is None else number[id(draw.parent)],
-                    draw.shared,
-                    draw.peak,
-                ),
-            )
-            for draw in [*roots, *kept]
-        )
+        return [*roots, *kept]
 
-    def _in_step(self, request: Request, roots: list[_Draw]) -> list[_Draw]:
+    def _in_step(self, request: Request, roots: list[Draw]) -> list[Draw]:
         """Draw these to their ends; the alternatives that were kept."""
         own = {draw.root: draw for draw in roots}
-        kept: list[_Draw] = []
+        kept: list[Draw] = []
         running = list(roots)
         while running:
             prefixes = [request.prefix_ids + draw.ids for draw in running]
@@ -140,7 +188,7 @@ class RuleSampler:
             running = [draw for draw in running if not self._ended(request, draw)]
         return kept
 
-    def _extend(self, request: Request, draw: _Draw, read: Distribution, root: _Draw) -> list[_Draw]:
+    def _extend(self, request: Request, draw: Draw, read: Distribution, root: Draw) -> list[Draw]:
         """Add a token to a draw; the alternatives to be kept."""
         choice = self.rules.choose(
             Seen(
@@ -154,15 +202,11 @@ class RuleSampler:
             )
         )
         at = draw.stream.random()
-        chosen = -1
-        if choice.p is not None:
-            # Below the last sum, so that rounding never picks a token of no probability.
-            sums = np.cumsum(choice.p)
-            chosen = int(np.searchsorted(sums, min(at * sums[-1], np.nextafter(sums[-1], 0)), side="right"))
-        before = draw.ids
-        draw.peak = float(np.fmax(draw.peak, read.top_entropy))
-        draw.states += LETTERS[choice.state]
-        draw.ids = (*before, self.clarify if chosen < 0 else int(read.ids[chosen]))
+        if choice.p is None:
+            draw.take(self.clarify, choice.state, read)
+            return []
+        chosen = pick(choice.p, at)
+        draw.take(int(read.ids[chosen]), choice.state, read)
         if choice.state != "branch":
             return []
         others = tempered(read.p, request.temperature)
@@ -172,25 +216,8 @@ class RuleSampler:
             if others[other] < self.branch_min_p or root.alternatives >= self.branch_limit:
                 break
             root.alternatives += 1
-            alternatives.append(
-                _Draw(
-                    root.root,
-                    np.random.default_rng([request.seed + root.root, root.alternatives]),
-                    (*before, int(read.ids[other])),
-                    draw.states,
-                    draw,
-                    len(before),
-                    draw.peak,
-                )
-            )
+            alternatives.append(draw.split(root.alternatives, request.seed + root.root, int(read.ids[other])))
         return alternatives
-
-    def _ended(self, request: Request, draw: _Draw) -> bool:
-        if draw.ids[-1] in self.engine.end_ids or ends_with_stop(self.engine.decode, draw.ids, request.stop):
-            draw.reason = "stop"
-        elif len(draw.ids) == request.max_tokens:
-            draw.reason = "length"
-        return bool(draw.reason)
 
 
 def without_attention(engine: str) -> str:

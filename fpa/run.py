@@ -24,7 +24,7 @@ from fpa.parts import check_part, read_part, write_part, writing
 from fpa.records import BasePath, Question
 from fpa.schemas import CURVES, FORKS, ROLLOUTS, base_from_table, conform, question_from_row
 from fpa.store import natural_order, question_key, read_manifest
-from fpa.strategies import steers
+from fpa.strategies import WITHOUT_CURVE, steers
 from smoothing import Observations
 
 IntArray = NDArray[np.int64]
@@ -82,6 +82,11 @@ class Run:
     def config(self) -> dict[str, Any]:
         """The configuration that the run was collected with."""
         return self.manifest["config"]
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether its rollouts begin at positions along the base paths."""
+        return self.config.get("strategy") not in WITHOUT_CURVE
 
     @property
     def question_ids(self) -> tuple[str, ...]:
@@ -178,7 +183,15 @@ class Run:
         In branch form (every kept next token forced in turn) each position yields *mixture draws*: branches
         are picked with their renormalised probabilities, and each pick consumes that branch's next draw.
         There are as many of them as a branch has draws, and ``step_p`` is renormalised in the same way.
+
+        Raises:
+            UsageError: the run holds no curve: all its rollouts begin at the prompt.
         """
+        if not self.has_curve:
+            raise UsageError(
+                f"{self.path}: with strategy {self.config['strategy']} all rollouts begin at the prompt, which makes "
+                "no curve over positions; fpa pass says how often they are right"
+            )
         return self._load(question_id).draws
 
     def same_streams(self, other: Run) -> bool:

@@ -17,11 +17,11 @@ class Settings:
     """The configuration of a collection. A run can only be resumed with the same one.
 
     Attributes:
-        strategy: ``grid``, ``branches``, ``stratified``, ``adaptive``, or one that steers: ``entropix``.
+        strategy: ``grid``, ``branches``, ``stratified``, ``adaptive``, or one that steers: ``entropix``, ``eager``.
         every: resample at every N-th token or sentence.
         unit: ``token`` or ``sentence``.
         samples: continuations per position (per kept token with ``branches``; ``stratified`` gives as many to
-            the whole question as ``grid`` would, but elsewhere).
+            the whole question as ``grid`` would, but elsewhere; ``eager`` at most so many to a question).
         temperature: sampling temperature of the continuations, and of every stored probability.
         base_tokens: most tokens of a base path.
         rollout_tokens: most new tokens of a continuation.

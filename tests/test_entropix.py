@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import END, Scripted
 from typer.testing import CliRunner
 
 import fpa
 from fpa.cli import app
 from fpa.collect import collect
 from fpa.engines import load_engine
-from fpa.engines.base import EngineError, EngineInfo, Request
+from fpa.engines.base import Request
 from fpa.engines.fake import FakeEngine
 from fpa.entropix import (
     BITS,
@@ -37,9 +38,9 @@ from fpa.entropix import (
 from fpa.errors import UsageError
 from fpa.guided import RuleSampler
 from fpa.plan import plan
-from fpa.records import AttentionSignals, Distribution
+from fpa.records import AttentionSignals
 from fpa.settings import Settings
-from fpa.signals import entropy, next_token_distribution, varentropy
+from fpa.signals import entropy, varentropy
 from fpa.strategies import strategy
 from fpa.strategies.entropix import Entropix
 
@@ -315,39 +316,7 @@ def test_where_branch_ends_resample_begins() -> None:
 
 # --- the sampler
 
-WAIT, END = 7, 9
-
-
-class Scripted:
-    """An engine whose next-token distributions are a function of the tokens after the prompt."""
-
-    def __init__(self, p: Callable[[tuple[int, ...]], np.ndarray], at_once: int = 32) -> None:
-        self.info = EngineInfo("scripted", "1", "m", "f", 64, 1000, True)
-        self.at_once = at_once
-        self.end_ids = frozenset((END,))
-        self.p = p
-        self.steps = 0
-        self.widest = 0
-
-    def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(map(int, text))
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(map(str, ids))
-
-    def next_distributions(
-        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
-    ) -> list[Distribution]:
-        self.steps += 1
-        self.widest = max(self.widest, len(prefixes))
-        found = []
-        for prefix in prefixes:
-            if 5 in prefix:
-                raise EngineError("no fives")
-            p = self.p(prefix[1:])
-            with np.errstate(divide="ignore"):
-                found.append(next_token_distribution(np.arange(len(p)), np.log(p), 1.0, len(p), least=100))
-        return found
+WAIT = 7
 
 
 def draw(engine: Scripted, rules: Rules, n: int = 4, length: int = 6, **more: object):  # type: ignore[no-untyped-def]

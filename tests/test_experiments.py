@@ -23,12 +23,10 @@ from experiments.resampling import limits, mean_limits, multiplicities, ratio_li
 from experiments.result import markdown, number, with_limits
 from experiments.spending import FreeDraws, spread_out, stored_of
 from experiments.token_signals import (
-    eager_points,
     four_state,
     resolved_variance,
     threshold_state,
     token_signals,
-    top_entropy,
     weighted_scores,
 )
 from fpa.errors import FpaError
@@ -107,18 +105,6 @@ def test_entropix_states_at_hand_worked_entropies() -> None:
     assert threshold_state(np.array([0.05, 6, 3, 6, 3]) * bits, np.array([0.05, 0.05, 6, 6, 1]) * bits**2) == [
         "argmax", "clarify", "explore", "resample", "adaptive",
     ]  # fmt: skip
-
-
-def test_top_entropy_sees_twenty_of_a_thousand_equal_tokens() -> None:
-    assert top_entropy(np.full(1000, 0.001)) == pytest.approx(np.log(20))
-    assert top_entropy([1.0, 0.0]) == 0.0
-
-
-def test_eager_branches_above_threshold_and_running_percentile() -> None:
-    h = [1.0, 3.0, 2.0, 3.5, 3.4]
-    assert eager_points(h, 2.5).tolist() == [False, True, False, True, False]
-    # Alone, the percentile of the tokens before: the first is above nothing, each record fires.
-    assert eager_points(h, 0.0).tolist() == [True, True, False, True, False]
 
 
 def test_variance_that_a_token_decides() -> None:

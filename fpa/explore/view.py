@@ -134,7 +134,8 @@ def build_view(
     has_texts = bool(options.examples) and bool(run.config.get("keep_text", False))
     rollouts = run.rollouts(question_id, [*COLUMNS, "parent", *(["text"] if has_texts else [])])
     told = bool(run.config.get("divergence_recorded", True))
-    own = rollouts[rollouts["parent"].isna()]  # what split from another rollout is no draw of its own
+    # What split from another rollout is no draw of its own; without a curve to draw it is there to be read.
+    own = rollouts[rollouts["parent"].isna()] if run.has_curve else rollouts
     nexts = alternatives(own, base, question.categories, told, options.examples if has_texts else 0)
     texts = {
         f"{t}/{i}": [[e.outcome, e.status, e.text, int(e.cut), int(e.whole)] for e in a.examples]
@@ -151,6 +152,8 @@ def build_view(
     core["rollouts"] = row["rollouts"] = len(rollouts)
     core["statuses"] = {k: int(n) for k, n in rollouts["status"].value_counts(sort=False).items()}
     core["reference"] = _reference(reference, base, question)
+    if not run.has_curve:
+        return View(key, row, card, core, None, texts or None)
 
     draws = run.draws(question_id)
     grid = draws.default_grid()

@@ -10,6 +10,7 @@ from fpa.errors import UsageError
 from fpa.strategies.adaptive import Adaptive
 from fpa.strategies.base import GuidedStrategy, RoundStrategy, Strategy
 from fpa.strategies.branches import Branches
+from fpa.strategies.eager import Eager
 from fpa.strategies.entropix import Entropix
 from fpa.strategies.grid import Grid
 from fpa.strategies.stratified import Stratified
@@ -20,7 +21,10 @@ STRATEGIES: dict[str, type[Strategy] | type[RoundStrategy]] = {
     "stratified": Stratified,
     "adaptive": Adaptive,
     "entropix": Entropix,
+    "eager": Eager,
 }
+WITHOUT_CURVE = ("eager",)
+"""Strategies whose rollouts all begin at the prompt: what they hold is no curve over positions."""
 
 
 def steers(name: str) -> bool:

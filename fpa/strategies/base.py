@@ -6,7 +6,7 @@ A strategy is one file in this folder and one line in ``fpa.strategies.STRATEGIE
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -71,6 +71,7 @@ class Known:
         outcomes: (T, K) outcomes of the draws so far, by the position they were forced off the base path.
         tokens: (T,) tokens generated for them.
         answer: the question's right answer, where it is known.
+        rounds: for each round so far, (K,) outcomes of its draws.
     """
 
     index: int
@@ -79,6 +80,7 @@ class Known:
     outcomes: NDArray[np.int64]
     tokens: NDArray[np.int64]
     answer: str | None = None
+    rounds: list[NDArray[np.int64]] = field(default_factory=list)
 
     def observations(self) -> Observations:
         """What the smoothers take."""
