@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -302,9 +303,7 @@ QUESTIONS = fpa.load_questions("demo", limit=4)
 SETTINGS = Settings(strategy="eager", samples=6, base_tokens=40, rollout_tokens=40, keep_ids=True)
 
 
-def settings_of(mode: str, theta: float = 0.8) -> Settings:
-    from dataclasses import replace
-
+def settings_of(mode: str, theta: float = 1.5) -> Settings:
     return replace(SETTINGS, options={"mode": mode, "theta": theta})
 
 
@@ -331,7 +330,7 @@ def test_later_rounds_add_sequences(tmp_path: Path) -> None:
     """With few sequences allowed, unsure questions reach the limit and others leave something."""
     counts = {}
     for mode in ("init", "adapt"):
-        collect(settings_of(mode, 1.0), FakeEngine(), QUESTIONS, tmp_path / mode)
+        collect(settings_of(mode), FakeEngine(), QUESTIONS, tmp_path / mode)
         run = open_run(tmp_path / mode)
         counts[mode] = {q: len(run.rollouts(q)) for q in run.collected_ids}
     saved = 24 - sum(counts["init"].values())
@@ -358,7 +357,7 @@ class Dies(FakeEngine):
 
 
 @pytest.mark.parametrize("mode", ["adapt", "full"])
-@pytest.mark.parametrize("after", [5, 40, 75])
+@pytest.mark.parametrize("after", [5, 50, 75, 95])
 def test_resumes_in_the_middle_of_a_round(mode: str, after: int, tmp_path: Path) -> None:
     collect(settings_of(mode), FakeEngine(), QUESTIONS, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -410,16 +409,7 @@ def test_the_published_numbers_are_the_commands_defaults(tmp_path: Path) -> None
     result = CliRunner().invoke(
         app,
         [
-            "collect",
-            "--engine",
-            "fake",
-            "--model",
-            "m",
-            "--strategy",
-            "eager",
-            "--limit",
-            "1",
-            "--out",
+            *["collect", "--engine", "fake", "--model", "m", "--strategy", "eager", "--limit", "1", "--out"],
             str(tmp_path / "r"),
         ],
     )
@@ -429,8 +419,6 @@ def test_the_published_numbers_are_the_commands_defaults(tmp_path: Path) -> None
 
 
 def test_answered_questions_only_for_full(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     [first, *rest] = QUESTIONS.questions
     mixed = QuestionSet("mixed", (replace(first, answer=None), *rest), "mixed")
     with pytest.raises(UsageError, match="needs every question's right answer"):

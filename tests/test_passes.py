@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,8 +61,6 @@ def test_only_draws_from_the_prompt_count(tmp_path: Path) -> None:
 
 
 def test_without_answers_there_is_nothing_to_say(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     asked = QuestionSet("asked", tuple(replace(q, answer=None) for q in QUESTIONS.questions), "asked")
     collect(Settings(every=100, samples=2), FakeEngine(), asked, tmp_path)
     with pytest.raises(UsageError, match="right answer"):
@@ -75,16 +73,3 @@ def test_intervals_cover_the_mean_of_a_population() -> None:
     hits = [lo <= 0.3 <= hi for lo, hi in (interval(rng.random(40) < 0.3) for _ in range(200))]
     assert sum(hits) >= 200 * 0.92 - 4 * np.sqrt(200 * 0.92 * 0.08)
     assert np.isnan(interval([1.0])).all()
-    assert isinstance(
-        summary(
-            [
-                (
-                    "a",
-                    pd.DataFrame(
-                        {m: [1.0] for m in ("pass", "consensus", "pass_rate", "sequences", "tokens")}
-                    ),
-                )
-            ]
-        ),
-        pd.DataFrame,
-    )
