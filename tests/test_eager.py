@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -287,7 +288,7 @@ def test_trees_of_all_rounds_have_streams_and_numbers_of_their_own() -> None:
     first = [u.groups[0] for u in Eager().next_round(0, [known(i) for i in range(4)], Settings(samples=4))]
     later = [u.groups[0] for u in Eager().next_round(1, questions, Settings(samples=4))]
     spans = sorted((g.seed, g.seed + g.n) for g in (*first[:1], *later))
-    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     assert [g.first_draw for g in later] == [4, 4]
 
 
@@ -406,13 +407,8 @@ def test_an_engine_that_cannot_be_read_token_by_token_is_refused() -> None:
 
 
 def test_the_published_numbers_are_the_commands_defaults(tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        app,
-        [
-            *["collect", "--engine", "fake", "--model", "m", "--strategy", "eager", "--limit", "1", "--out"],
-            str(tmp_path / "r"),
-        ],
-    )
+    asked = ["collect", "--engine", "fake", "--model", "m", "--strategy", "eager", "--limit", "1"]
+    result = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "r")])
     assert result.exit_code == 0, result.output
     config = open_run(tmp_path / "r").config
     assert (config["samples"], config["temperature"]) == (32, 0.6)
