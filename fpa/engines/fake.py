@@ -53,6 +53,7 @@ CLOSING_IDS = tuple(range(2 + len(WORDS), 2 + len(WORDS) + len(CLOSING)))
 LETTER_IDS = tuple(range(CLOSING_IDS[-1] + 1, CLOSING_IDS[-1] + 1 + len(LETTERS)))
 STOP_ID, NEWLINE, UNKNOWN = LETTER_IDS[-1] + 1, LETTER_IDS[-1] + 2, LETTER_IDS[-1] + 3
 _PIECE_IDS = {piece: i for i, piece in enumerate(VOCABULARY)}
+CACHED = 4096  # distributions: those of the questions in hand
 
 
 class FakeEngine:
@@ -235,7 +236,7 @@ def _one(token: int) -> NDArray[np.float64]:
     return p
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=CACHED)
 def _letters(prompt: int, turns: tuple[int, ...]) -> NDArray[np.float64]:
     rng = np.random.default_rng([prompt, 1, *turns])
     p = np.zeros(len(VOCABULARY))
@@ -243,7 +244,7 @@ def _letters(prompt: int, turns: tuple[int, ...]) -> NDArray[np.float64]:
     return p
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=CACHED)
 def _words(prompt: int, position: int, last: int, thought: int) -> NDArray[np.float64]:
     rng = np.random.default_rng([prompt, 2, position, last])
     p = np.zeros(len(VOCABULARY))
