@@ -51,26 +51,32 @@ def passes(run: Run, k: int | None = None) -> pd.DataFrame:
     """
     rows = []
     for question_id in run.collected_ids:
-        answer = run.question(question_id).answer
-        drawn = run.rollouts(question_id, ["start", "first_token", "outcome", "n_tokens", "peak_entropy"])
-        drawn = drawn[(drawn["start"] == 0) & drawn["first_token"].isna()]
-        if answer is None or not len(drawn):
-            continue
-        right = int((drawn["outcome"] == answer).sum())
-        rows.append(
-            {
-                "question_id": question_id,
-                "pass": pass_at(len(drawn) if k is None else k, len(drawn), right),
-                "consensus": consensus(drawn["outcome"].tolist(), answer),
-                "pass_rate": right / len(drawn),
-                "sequences": len(drawn),
-                "tokens": int(drawn["n_tokens"].sum()),
-                "peak_entropy": float(drawn["peak_entropy"].astype(float).max()),
-            }
-        )
+        answer, drawn = run.question(question_id).answer, from_prompt(run, question_id)
+        if answer is not None and len(drawn):
+            rows.append({"question_id": question_id, **measures(drawn, answer, k)})
     if not rows:
         raise UsageError(f"{run.path}: no question has both a right answer and free rollouts from the prompt")
     return pd.DataFrame(rows)
+
+
+def from_prompt(run: Run, question_id: str) -> pd.DataFrame:
+    """The free rollouts of one question that begin at the prompt, a row each."""
+    columns = ["start", "draw", "first_token", "seed", "outcome", "n_tokens", "peak_entropy"]
+    drawn = run.rollouts(question_id, columns)
+    return drawn[(drawn["start"] == 0) & drawn["first_token"].isna()]
+
+
+def measures(drawn: pd.DataFrame, answer: str, k: int | None = None) -> dict[str, float]:
+    """What ``passes`` says of one question, from its sequences (at least one)."""
+    right = int((drawn["outcome"] == answer).sum())
+    return {
+        "pass": pass_at(len(drawn) if k is None else k, len(drawn), right),
+        "consensus": consensus(drawn["outcome"].tolist(), answer),
+        "pass_rate": right / len(drawn),
+        "sequences": len(drawn),
+        "tokens": int(drawn["n_tokens"].sum()),
+        "peak_entropy": float(drawn["peak_entropy"].astype(float).max()),
+    }
 
 
 def interval(values: ArrayLike, level: float = 0.95) -> tuple[float, float]:
