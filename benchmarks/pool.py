@@ -1,6 +1,6 @@
 """Scaling of a pool of engines on Ray, as ratios measured in one run.
 
-    .venv-vllm/bin/python -m benchmarks.pool [--workers 1 2] [--samples 16]
+    .venv-vllm/bin/python -m benchmarks.pool [--workers 1 2] [--samples 8] [--questions 8]
 
 ``model`` collects with the embedded demo model on one thread a worker, so that two workers use two cores.
 ``waiting`` collects with an engine that only waits: what it loses is the pool's own share, whatever else the cores do.
@@ -57,10 +57,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--questions", type=int, default=4)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--questions", type=int, default=8)
     given = parser.parse_args()
-    settings = Settings(every=12, samples=given.samples, base_tokens=48, rollout_tokens=48, prompt="demo")
+    settings = Settings(every=4, samples=given.samples, base_tokens=48, rollout_tokens=48, prompt="demo")
     questions = load_questions("demo", limit=given.questions)
     for name, engine, options in (("waiting", "fake", WAITING), ("model", "llamacpp", MODEL)):
         speeds = {n: measure(engine, options, n, settings, questions) for n in given.workers}
