@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-vllm test-browser lint types check paper clean
+.PHONY: demo test test-vllm test-browser chromium lint types check paper clean
 
 demo: .venv/.local
 	$(BIN)/fpa demo --out demo
@@ -14,9 +14,11 @@ test-vllm: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pytest tests/vllm tests/test_cluster.py
 
 # The pages of `fpa explore` in a real browser: Debian's Chromium, installed where it is missing and may be.
-test-browser: .venv/.dev
-	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+test-browser: .venv/.dev chromium
 	$(BIN)/python -m pytest tests/test_explore_browser.py
+
+chromium:
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
