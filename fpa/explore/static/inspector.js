@@ -203,7 +203,7 @@
           "p",
           { class: "soft small" },
           total
-            ? `${plural(total, "rollout")} of the whole run come this way; each line is what they say next, how likely that is, and the answers it leads to. Open one for its answers${core.texts ? " and examples" : ""}.`
+            ? `${plural(total, "rollout")} of the whole run ${total === 1 ? "comes" : "come"} this way; each line is what they say next, how likely that is, and the answers it leads to. Open one for its answers${core.texts ? " and examples" : ""}.`
             : "No rollout comes this way.",
         ),
       ];

@@ -153,7 +153,7 @@
         "span",
         { class: "card-foot" },
         row.forks === null || row.forks === undefined
-          ? row.failure || "no rollouts yet"
+          ? row.failure || (row.rollouts ? "no curve" : "no rollouts yet")
           : `${plural(row.forks, "fork")}${row.forks ? `, largest ${row.largest.toFixed(2)}` : ""} · final ${percent(row.confidence)}`,
       ),
     );

@@ -154,6 +154,10 @@
       if (row.failure) notes.push(`Collecting this question failed: ${row.failure}`);
       if (!this.length)
         notes.push("This question has no base path yet: resume the collection, then build the pages again.");
+      else if (core.rollouts && !core.full)
+        notes.push(
+          `All ${count(core.rollouts)} rollouts begin at the prompt: they make no curve over positions. fpa pass says how often they are right.`,
+        );
       else if (!core.full)
         notes.push("No rollouts of this question yet: resume the collection, then build the pages again.");
       if (core.base && core.base.finish === "length")
