@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fpa.errors import FpaError
@@ -24,6 +25,7 @@ from fpa.errors import FpaError
 _BLANK = b"0" * 64
 _MARK = b"fpa.sha256"
 _CHUNK = 1 << 20
+GATHERED = 4096  # rows of a row group of a merged file, at least, but for the last
 _WHY = {
     errno.ENOSPC: "no space left on the device: free some and run the same command again",
     errno.EDQUOT: "the disk quota is used up: free some space and run the same command again",
@@ -109,12 +111,12 @@ def write_part(path: Path, table: pa.Table, scratch: Path, metadata: Mapping[str
 def write_merged(
     path: Path, schema: pa.Schema, tables: Iterable[pa.Table], scratch: Path, metadata: Mapping[str, str]
 ) -> None:
-    """Write many tables into one file, a row group each, holding one at a time in memory."""
+    """Write many tables into one file, holding a few at a time in memory."""
     temporary = scratch / path.name
     with writing(path):
         try:
             with open(temporary, "w+b") as file:
-                _write_groups(file, schema, tables, metadata)
+                _write_groups(file, schema, _gathered(tables), metadata)
                 file.flush()
                 size = file.tell()
                 file.seek(max(0, size - 8))
@@ -201,6 +203,53 @@ def _write_groups(
         for table in tables:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
         writer.add_key_value_metadata({**metadata, _MARK.decode(): _BLANK.decode()})
+
+
+def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Tables of some thousand rows: a writer remembers each row group until it has written the last."""
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        if sum(t.num_rows for t in held) >= GATHERED:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
+
+
+class Merged:
+    """A file of many questions, to be read one question at a time; one that is not there holds none.
+
+    Attributes:
+        ids: ids of its questions, in the order of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._group: dict[str, int] = {}
+        self._last: tuple[int, pa.Table] | None = None
+        if path.exists():
+            with pq.ParquetFile(path) as file:
+                for group in range(file.num_row_groups):
+                    here = file.read_row_group(group, columns=["question_id"])["question_id"]
+                    self._group.update(dict.fromkeys(here.unique().to_pylist(), group))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of its questions, in the order of the file."""
+        return tuple(self._group)
+
+    def __contains__(self, question_id: str) -> bool:
+        return question_id in self._group
+
+    def read(self, question_id: str) -> pa.Table:
+        """The rows of one question; neighbours are read together, and kept until another row group is."""
+        group = self._group[question_id]
+        if self._last is None or self._last[0] != group:
+            with pq.ParquetFile(self._path) as file:
+                self._last = group, file.read_row_group(group)
+        table = self._last[1]
+        return table.filter(pc.equal(table["question_id"], question_id))
 
 
 def _checked_bytes(path: Path) -> bytes:

@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fpa.draws import NEVER, UNKNOWN, Draws, Rows, mixture, padded, weights
 from fpa.errors import FpaError, UsageError
-from fpa.parts import check_part, read_part, write_part, writing
+from fpa.parts import Merged, check_part, read_part, write_part, writing
 from fpa.records import BasePath, Question
 from fpa.schemas import CURVES, FORKS, ROLLOUTS, base_from_table, conform, question_from_row
 from fpa.store import natural_order, question_key, read_manifest
@@ -133,7 +132,7 @@ class Run:
         self._known(question_id)
         if question_id not in self._bases:
             raise UsageError(f"{self.path}: {question_id} has no base path yet; resume the collection")
-        return self._read("base", self._bases[question_id])
+        return _read(self._bases[question_id], question_id)
 
     def rollouts(self, question_id: str, columns: list[str] | None = None) -> pd.DataFrame:
         """The rollouts of one question, a row each, by position and then as stored."""
@@ -249,25 +248,16 @@ class Run:
         write_part(target, table.replace_schema_metadata(None), self.path / ".tmp", {"fpa.unit": name})
         return target
 
-    def _locate(self, name: str) -> dict[str, Path | int]:
-        """Question id -> its row group of the merged file, or its own part."""
-        found: dict[str, Path | int] = {}
+    def _locate(self, name: str) -> dict[str, Path | Merged]:
+        """Question id -> the merged file that holds it, or its own part."""
         merged = self.path / f"{name}.parquet"
         if merged.exists():
             check_part(merged)
-            with pq.ParquetFile(merged) as file:
-                for group in range(file.num_row_groups):
-                    ids = file.read_row_group(group, columns=["question_id"])["question_id"]
-                    found[ids[0].as_py()] = group
+        whole = Merged(merged)
+        found: dict[str, Path | Merged] = dict.fromkeys(whole.ids, whole)
         for part in sorted((self.path / name).glob("*.parquet")):
             found[read_part(part, columns=["question_id"])["question_id"][0].as_py()] = part
         return found
-
-    def _read(self, name: str, source: Path | int) -> pa.Table:
-        if isinstance(source, Path):
-            return read_part(source)
-        with pq.ParquetFile(self.path / f"{name}.parquet") as file:
-            return file.read_row_group(source)
 
     def _known(self, question_id: str) -> None:
         if question_id not in self._questions:
@@ -277,7 +267,7 @@ class Run:
 
     def _row(self, question_id: str) -> dict[str, Any]:
         self._known(question_id)
-        return self._read("questions", self._questions[question_id]).to_pylist()[0]
+        return _read(self._questions[question_id], question_id).to_pylist()[0]
 
     def _rollout_table(self, question_id: str, columns: list[str] | None) -> pa.Table:
         self._known(question_id)
@@ -360,3 +350,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         FpaError: a file of it is damaged.
     """
     return Run(Path(path))
+
+
+def _read(source: Path | Merged, question_id: str) -> pa.Table:
+    return read_part(source) if isinstance(source, Path) else source.read(question_id)

@@ -23,12 +23,12 @@ from types import TracebackType
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fpa.engines.base import EngineInfo
 from fpa.errors import FpaError, UsageError
 from fpa.parts import (
     DamagedPart,
+    Merged,
     check_part,
     part_metadata,
     read_part,
@@ -102,7 +102,7 @@ class RunWriter:
         self._finished: frozenset[str] | None = None
         self._fingerprints: dict[str, str] = {}  # question key -> fingerprint of its base path
         self._questions: set[str] = set()
-        self._merged_base: dict[str, int] = {}  # question id -> row group of base.parquet
+        self._merged_base: Merged  # once the files have been looked at
 
     @classmethod
     def open(
@@ -196,9 +196,7 @@ class RunWriter:
     def base(self, question_id: str) -> BasePath | None:
         """The stored base path of a question, None where there is none yet."""
         if question_id in self._merged_base:
-            group = self._merged_base[question_id]
-            with pq.ParquetFile(self.path / "base.parquet") as file:
-                return base_from_table(file.read_row_group(group))
+            return base_from_table(self._merged_base.read(question_id))
         key = question_key(question_id)
         if key not in self._fingerprints:
             return None
@@ -261,7 +259,7 @@ class RunWriter:
         """
         self._merge("questions", QUESTIONS)
         self._merge("base", BASE)
-        self._merged_base = self._row_groups("base")
+        self._merged_base = Merged(self.path / "base.parquet")
         continuations = tokens = 0
         for unit in self._units:
             counted = read_part(self.path / "rollouts" / f"{unit}.parquet", columns=["n_tokens"])["n_tokens"]
@@ -341,13 +339,11 @@ class RunWriter:
                     check_part(merged)
                 except DamagedPart as damage:
                     self._set_aside(merged, _reason(damage))
-        self._merged_base = self._row_groups("base")
-        if self._merged_base:
-            with pq.ParquetFile(self.path / "base.parquet") as file:
-                for question_id, group in self._merged_base.items():
-                    tokens = file.read_row_group(group, columns=["token_id"])["token_id"].to_pylist()
-                    self._fingerprints[question_key(question_id)] = _fingerprint(tokens)
-        self._questions = set(self._row_groups("questions"))
+        self._merged_base = Merged(self.path / "base.parquet")
+        for question_id in self._merged_base.ids:
+            tokens = self._merged_base.read(question_id)["token_id"].to_pylist()
+            self._fingerprints[question_key(question_id)] = _fingerprint(tokens)
+        self._questions = set(Merged(self.path / "questions.parquet").ids)
         for path in self._whole_parts("questions"):
             self._questions.update(read_part(path, columns=["question_id"])["question_id"].to_pylist())
         for path in self._whole_parts("base"):
@@ -391,36 +387,21 @@ class RunWriter:
             os.replace(path, target)
         self.notices.append(f"{where} is damaged ({reason}): moved to quarantine/{target.name}, to be redone")
 
-    def _row_groups(self, name: str) -> dict[str, int]:
-        """Question id -> row group of a merged file; empty where there is no such file."""
-        path = self.path / f"{name}.parquet"
-        if not path.exists():
-            return {}
-        with pq.ParquetFile(path) as file:
-            return {
-                file.read_row_group(i, columns=["question_id"])["question_id"][0].as_py(): i
-                for i in range(file.num_row_groups)
-            }
-
     def _merge(self, name: str, schema: pa.Schema) -> None:
         """Merge the parts of a folder into its single file, in natural order of ids, then drop them."""
         parts = sorted((self.path / name).iterdir())
         merged = self.path / f"{name}.parquet"
         if not parts and merged.exists():
             return
-        sources: dict[str, Path | int] = dict(self._row_groups(name))
+        old = Merged(merged)
+        sources: dict[str, Path | None] = dict.fromkeys(old.ids)
         for path in parts:
             sources[read_part(path, columns=["question_id"])["question_id"][0].as_py()] = path
 
         def tables() -> Iterator[pa.Table]:
-            with contextlib.ExitStack() as stack:
-                old = stack.enter_context(pq.ParquetFile(merged)) if merged.exists() else None
-                for question_id in sorted(sources, key=natural_order):
-                    source = sources[question_id]
-                    if isinstance(source, Path):
-                        yield conform(read_part(source), schema)
-                    elif old is not None:
-                        yield conform(old.read_row_group(source), schema)
+            for question_id in sorted(sources, key=natural_order):
+                path = sources[question_id]
+                yield conform(old.read(question_id) if path is None else read_part(path), schema)
 
         write_merged(merged, schema, tables(), self._scratch, {"fpa.unit": name})
         for path in parts:
