@@ -1,6 +1,6 @@
 """EAGER against as many independent sequences, on the embedded model: the published claims, one by one.
 
-    python -m experiments.eager collect --out DIR [--questions demo|tinymmlu] [--limit 16]
+    python -m experiments.eager collect --out DIR [--questions demo|tinymmlu] [--sequences 8] [--thetas 2.0]
     python -m experiments.eager report --out DIR
 
 ``collect`` puts every question to the model by ``parallel`` (independent continuations of the prompt, as many as the
@@ -45,7 +45,7 @@ LOOKS = {
 FloatArray = NDArray[np.float64]
 
 
-def collect_all(out: Path, source: str, limit: int) -> None:
+def collect_all(out: Path, source: str, limit: int, most: list[int], thetas: list[float]) -> None:
     """Collect what is missing."""
     style = "demo" if source == "demo" else "published"
     path = source
@@ -53,12 +53,12 @@ def collect_all(out: Path, source: str, limit: int) -> None:
         path = str(Path(os.environ.get("FPA_SHARED", "../shared")) / "data" / "tinymmlu.jsonl")
     questions = load_questions(path, limit=limit)
     common = {"temperature": TEMPERATURE, "prompt": style, "base_tokens": 160, "rollout_tokens": 160}
-    with LlamaCppEngine("demo", parallel=max(SEQUENCES), context=1536) as engine:
+    with LlamaCppEngine("demo", parallel=max(most), context=1536) as engine:
         # Stride beyond the longest base path: position 0 alone.
-        plain = Settings(every=1000, samples=max(SEQUENCES), **common)  # type: ignore[arg-type]
+        plain = Settings(every=1000, samples=max(most), **common)  # type: ignore[arg-type]
         _collect(plain, engine, questions, out / source / "parallel")
-        for samples in SEQUENCES:
-            for theta in THETAS:
+        for samples in most:
+            for theta in thetas:
                 for mode in ("adapt", "full"):
                     options = {"mode": mode, "theta": theta}
                     settings = Settings(strategy="eager", samples=samples, options=options, **common)  # type: ignore[arg-type]
@@ -92,13 +92,28 @@ def _drawn(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
         yield question_id, from_prompt(run, question_id)
 
 
+def finished(path: Path) -> bool:
+    """Whether there is a run whose collection has ended."""
+    return (path / "manifest.json").exists() and bool(open_run(path).manifest["finished"])
+
+
+def grid(out: Path) -> dict[int, list[float]]:
+    """The thresholds collected for each M, in both modes."""
+    cells: dict[int, list[float]] = {}
+    for path in out.glob("adapt-*-*"):
+        _, samples, theta = path.name.split("-")
+        if all(finished(out / f"{mode}-{samples}-{theta}") for mode in ("adapt", "full")):
+            cells.setdefault(int(samples), []).append(float(theta))
+    return {samples: sorted(cells[samples]) for samples in sorted(cells)}
+
+
 def compared(out: Path) -> pd.DataFrame:
     """A row per mode, M and θ: means over questions, and how they stand to ``parallel`` with 95 % intervals."""
     rows = []
-    for samples in SEQUENCES:
+    for samples, thetas in grid(out).items():
         beside = sequences(out, "parallel", samples, 0.0)
         rows.append(_row("parallel", samples, np.nan, beside, beside))
-        for theta in THETAS:
+        for theta in thetas:
             for mode in MODES:
                 found = sequences(out, mode, samples, theta).loc[beside.index]
                 rows.append(_row(mode, samples, theta, found, beside))
@@ -191,7 +206,7 @@ def draw(named: dict[str, pd.DataFrame], stem: Path) -> None:
                 )  # fmt: skip
         ax.set_xscale("log")
         ax.set_xlabel("tokens generated per question")
-        ax.set_ylabel(f"Pass@M, M = {', '.join(map(str, SEQUENCES))}")
+        ax.set_ylabel(f"Pass@M, M = {', '.join(map(str, sorted(set(found['M']))))}")
         ax.set_title(name, fontsize=8)
         handles = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
         ax.legend(handles.values(), handles.keys(), frameon=False, fontsize=7)
@@ -202,11 +217,12 @@ def report(out: Path) -> None:
     """Tables and claims on standard output; the figure as ``eager.svg``."""
     named = {}
     for folder in sorted(p for p in out.iterdir() if p.is_dir()):
-        found = compared(folder)
-        count = len(sequences(folder, "parallel", SEQUENCES[0], 0.0))
+        cells, found = grid(folder), compared(folder)
+        most = max(cells)
+        count = len(sequences(folder, "parallel", most, 0.0))
         named[f"{folder.name} ({count} questions)"] = found
         found.to_csv(out / f"{folder.name}.csv", index=False)
-        peaks = peak_correlation(sequences(folder, "init", max(SEQUENCES), min(THETAS)))
+        peaks = peak_correlation(sequences(folder, "init", most, min(cells[most])))
         print(f"\n### {folder.name}, {count} questions\n\n{table(found)}\n")
         for line in claims(found, peaks, count):
             print(f"- {line}.")
@@ -224,9 +240,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(".cache/eager"))
     parser.add_argument("--questions", choices=("demo", "tinymmlu"), default="demo")
     parser.add_argument("--limit", type=int, default=16)
+    parser.add_argument("--sequences", type=int, nargs="+", default=SEQUENCES)
+    parser.add_argument("--thetas", type=float, nargs="+", default=THETAS)
     given = parser.parse_args()
     if given.what == "collect":
-        collect_all(given.out, given.questions, given.limit)
+        collect_all(given.out, given.questions, given.limit, list(given.sequences), list(given.thetas))
     else:
         report(given.out)
 
