@@ -818,6 +818,9 @@ class Collecting:
                 os._exit(130)
 
 
+REDO = "; run the command that made it again, which sets the file aside and redoes it"
+
+
 def main() -> None:
     """Run the command line; errors become one line on standard error and an exit code."""
     arguments = sys.argv[1:]
@@ -834,7 +837,8 @@ def main() -> None:
     except UsageError as error:
         code = _fail(str(error), 2, debug)
     except FpaError as error:
-        code = _fail(str(error), 1, debug)
+        told = "" if type(error).__name__ != "DamagedPart" else REDO
+        code = _fail(f"{error}{told}", 1, debug)
     except Exception as error:
         if hasattr(error, "format_message"):  # wrong usage, by whichever click typer is built on
             code = _usage(error)

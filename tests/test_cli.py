@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -270,3 +271,31 @@ def test_import_counts_questions_and_names_what_it_skips(
     assert code == 1
     assert said.strip().endswith(": 1 questions")
     assert "notes.txt" in error
+
+
+@pytest.mark.parametrize("command", [["smooth"], ["forks"], ["score"], ["check"], ["pass"], ["explore"]])
+def test_a_damaged_or_missing_part_is_named_with_what_to_do(
+    command: list[str],
+    collected: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = shutil.copytree(collected, tmp_path / "run")
+    part = sorted((copy / "rollouts").iterdir())[0]
+    whole = part.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    damages = {
+        "flipped": whole[:200] + bytes([whole[200] ^ 1]) + whole[201:],
+        "cut": whole[:100],
+        "gone": None,
+    }
+    for damage, content in damages.items():
+        part.unlink(missing_ok=True)
+        if content is not None:
+            part.write_bytes(content)
+        code, _, said = run(capsys, monkeypatch, *command, str(copy))
+        assert code == 1, damage
+        assert said.count("\n") == 1
+        assert "rollouts" in said
+        assert "run the command that made" in said
