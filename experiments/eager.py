@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from experiments.figures import panels, save
+from experiments.figures import log_ticks, nice_ticks, panels, save
 from experiments.resampling import limits, multiplicities, ratio_limits
 from fpa.collect import collect
 from fpa.engines.llamacpp import LlamaCppEngine
@@ -169,22 +169,24 @@ def table(found: pd.DataFrame) -> str:
 def claims(found: pd.DataFrame, peaks: tuple[float, float, float], questions: int) -> list[str]:
     """A sentence for each published claim, by the intervals."""
     ours = found[found["mode"] != "parallel"]
-    most, least = (100 * (1 - ours["tokens_ratio"].agg(end)) for end in ("min", "max"))
     surely = int((ours["tokens_high"] <= 0.6).sum())
     said = [
-        f"40 to 80 % fewer tokens: {least:.0f} to {most:.0f} % fewer; at least 40 % by the whole interval in {surely} "
-        f"of {len(ours)} cells"
+        f"40 to 80 % fewer tokens: from {_change(ours['tokens_ratio'].max())} to "
+        f"{_change(ours['tokens_ratio'].min())}; at least 40 % fewer by the whole interval in {surely} of "
+        f"{len(ours)} cells"
     ]
     for mode, gain, fewer in (("adapt", 12, 64), ("full", 37, 59)):
         cells = ours[ours["mode"] == mode]
         best = cells.loc[cells["gain"].idxmax()]
         base = found[(found["mode"] == "parallel") & (found["M"] == best["M"])]["pass"].iloc[0]
         above, below = int((cells["gain_low"] > 0).sum()), int((cells["gain_high"] < 0).sum())
+        cheaper = int(((cells["tokens_high"] < 1) & (cells["gain"] >= 0)).sum())
         said.append(
-            f"{mode}: Pass@k up by {gain} % with {fewer} % fewer tokens: above `parallel` at equal M in {above} and "
-            f"below it in {below} of {len(cells)} cells; the best has {100 * best['gain'] / base:+.0f} % "
+            f"{mode}: Pass@k up by {gain} % with {fewer} % fewer tokens: of {len(cells)} cells Pass@M is above "
+            f"`parallel` at equal M in {above} and below it in {below} by the whole interval, and no lower with fewer "
+            f"tokens by the whole interval in {cheaper}; the best has {100 * best['gain'] / base:+.0f} % "
             f"({best['gain']:+.2f} [{best['gain_low']:+.2f}, {best['gain_high']:+.2f}]) with "
-            f"{100 * (1 - best['tokens_ratio']):.0f} % fewer tokens (M={best['M']}, θ={best['theta']})"
+            f"{_change(best['tokens_ratio'])} (M={best['M']}, θ={best['theta']})"
         )
     rho, low, high = peaks
     said.append(
@@ -193,23 +195,27 @@ def claims(found: pd.DataFrame, peaks: tuple[float, float, float], questions: in
     return said
 
 
+def _change(ratio: float) -> str:
+    return f"{100 * abs(1 - ratio):.0f} % {'fewer' if ratio <= 1 else 'more'} tokens"
+
+
 def draw(named: dict[str, pd.DataFrame], stem: Path) -> None:
     """Pass@M against tokens for every M and θ."""
     figure, axes = panels(len(named))
     for ax, (name, found) in zip(axes[0], named.items(), strict=True):
-        for mode, cells in found.groupby("mode"):
-            colour, marker = LOOKS[str(mode)]
-            for _, by_theta in cells.groupby("theta", dropna=False):
-                ax.plot(
-                    by_theta["tokens"], by_theta["pass"], color=colour, marker=marker, ms=4, lw=1,
-                    label=str(mode), alpha=0.85,
-                )  # fmt: skip
-        ax.set_xscale("log")
+        for mode in ("parallel", *MODES):
+            cells, (colour, marker) = found[found["mode"] == mode], LOOKS[mode]
+            if mode == "parallel":
+                ax.plot(cells["tokens"], cells["pass"], color=colour, lw=1, zorder=1)
+            size = 3 * cells["M"].to_numpy(float)
+            ax.scatter(cells["tokens"], cells["pass"], size, colour, marker=marker, alpha=0.8, linewidths=0)
+            ax.scatter([], [], 24, colour, marker=marker, label=mode, linewidths=0)
+        log_ticks(ax, "x", nice_ticks(found["tokens"].min(), found["tokens"].max()))
         ax.set_xlabel("tokens generated per question")
-        ax.set_ylabel(f"Pass@M, M = {', '.join(map(str, sorted(set(found['M']))))}")
+        ax.set_ylabel(f"Pass@M, M = {', '.join(map(str, sorted(set(found['M']))))} by size")
+        ax.set_ylim(0, 1.04)
         ax.set_title(name, fontsize=8)
-        handles = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
-        ax.legend(handles.values(), handles.keys(), frameon=False, fontsize=7)
+        ax.legend(frameon=False, fontsize=7)
     save(figure, stem)
 
 
