@@ -179,6 +179,9 @@ class _Collection:
             if isinstance(self.strategy, RoundStrategy):
                 self.do_rounds(self.strategy)
             else:
+                if getattr(self.engine, "greedy_alone", False):
+                    for question in self.questions.questions:
+                        self.ask(question)  # and keep none: they are read from disk in their turn
                 self.do(self.all_requests(self.strategy))
         except BaseException:
             self.spent.seconds = time.monotonic() - began

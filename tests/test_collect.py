@@ -232,3 +232,34 @@ def test_an_unknown_engine_or_strategy_is_named(questions: QuestionSet, tmp_path
 def test_settings_refuse_what_cannot_be(changed: dict[str, object], option: str) -> None:
     with pytest.raises(UsageError, match=option):
         dataclasses.replace(SETTINGS, **changed)
+
+
+def test_base_paths_are_asked_of_an_idle_engine_where_it_needs_that(tmp_path: Path) -> None:
+    class Alone(FakeEngine):
+        greedy_alone = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.did: list[str] = []
+
+        def greedy(self, prompt_ids, max_tokens, temperature):  # type: ignore[no-untyped-def]
+            self.did.append("greedy")
+            return super().greedy(prompt_ids, max_tokens, temperature)
+
+        def sample(self, requests):  # type: ignore[no-untyped-def]
+            for completion in super().sample(requests):
+                self.did.append("sample")
+                yield completion
+
+    questions = fpa.load_questions("demo", limit=3)
+    settings = Settings(every=4, samples=2, base_tokens=30, rollout_tokens=30)
+    engine = Alone()
+    collect(settings, engine, questions, tmp_path / "alone")
+    assert engine.did[:4] == ["greedy", "greedy", "greedy", "sample"]
+    assert engine.did.count("greedy") == 3
+    collect(settings, FakeEngine(), questions, tmp_path / "other")
+    parts = [
+        {p.name: p.read_bytes() for p in (tmp_path / run / "rollouts").iterdir()}
+        for run in ("alone", "other")
+    ]
+    assert parts[0] == parts[1]

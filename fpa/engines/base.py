@@ -93,7 +93,11 @@ class Completion:
 
 
 class Engine(Protocol):
-    """What every engine offers. Engines are context managers; leaving one frees the model."""
+    """What every engine offers. Engines are context managers; leaving one frees the model.
+
+    One whose attribute ``greedy_alone`` is true gives the same base path each time only where nothing else is in
+    flight: base paths are asked of it before anything else.
+    """
 
     info: EngineInfo
 

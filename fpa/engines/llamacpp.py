@@ -77,6 +77,8 @@ class LlamaCppEngine:
         EngineError: no such file, not a GGUF file, no chat template, or a model that does not load.
     """
 
+    greedy_alone = True  # sums round differently when other sequences share a batch
+
     def __init__(
         self,
         model: str = "demo",
