@@ -253,10 +253,17 @@ class _Collection:
                     np.zeros(shape, np.int64),
                     np.zeros(shape[0], np.int64),
                     question.answer,
+                    len(self.questions.questions),
                 )
         for number in count():
             # A question that has failed is left out for the rest of this session; resuming takes it up again.
             alive = [k for question_id, k in known.items() if question_id not in self.failures]
+            if self.failures and strategy.waits(number):
+                self.progress.note(
+                    f"strategy {self.settings.strategy}: round {number + 1} hangs on all questions and waits for those "
+                    "that failed; run again to take them up, or collect without them"
+                )
+                return
             units = strategy.next_round(number, alive, self.settings)
             if not units:
                 return

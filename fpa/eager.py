@@ -6,7 +6,6 @@ with the likeliest token and a new one with the second likeliest; what they shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from fpa.engines.base import Request, ends_with_stop
 from fpa.entropix import tempered
 from fpa.guided import Draw, StepEngine, StepSampler, pick
-from fpa.records import Distribution
 
 THETA = 2.5
 """Published threshold: nats, of the 20 likeliest tokens, renormalised (at most ln 20 = 3.0)."""
@@ -63,7 +61,12 @@ class TreeSampler(StepSampler):
         answering: set[Draw] = set()
         seen: list[float] = []
         while running:
-            read = self._read([request.prefix_ids + draw.ids for draw in running])
+            # All at once, however many the engine works on: so it keeps what it has of each.
+            read = self.engine.next_distributions(
+                [request.prefix_ids + draw.ids for draw in running],
+                temperature=request.temperature,
+                entropies=False,
+            )
             limit = branch_limit(seen, theta)
             for draw, distribution in zip(list(running), read, strict=True):
                 unsure = distribution.top_entropy > limit and len(distribution.ids) > 1
@@ -81,12 +84,3 @@ class TreeSampler(StepSampler):
                     answering.add(draw)
             running = [draw for draw in running if not self._ended(request, draw)]
         return grown
-
-    def _read(self, prefixes: Sequence[tuple[int, ...]]) -> list[Distribution]:
-        """Next-token distributions, as many at once as the engine works on."""
-        some = max(1, self.engine.at_once)
-        return [
-            distribution
-            for first in range(0, len(prefixes), some)
-            for distribution in self.engine.next_distributions(prefixes[first : first + some])
-        ]

@@ -71,9 +71,11 @@ class Rules(Protocol):
 
     Attributes:
         reads_attention: whether attention signals change what it does.
+        reads_temperature: whether the run's temperature does.
     """
 
     reads_attention: ClassVar[bool]
+    reads_temperature: ClassVar[bool]
 
     def choose(self, seen: Seen) -> Choice:
         """The state at a token, and the distribution of the next one."""
@@ -112,6 +114,7 @@ class ThresholdRules:
     faithful: bool = False
 
     reads_attention: ClassVar[bool] = True
+    reads_temperature: ClassVar[bool] = False
 
     def choose(self, seen: Seen) -> Choice:
         """The state at a token, and the distribution of the next one."""
@@ -195,6 +198,7 @@ class FourStateRules:
     high_varentropy: float = 2.5
 
     reads_attention: ClassVar[bool] = False
+    reads_temperature: ClassVar[bool] = True
 
     def choose(self, seen: Seen) -> Choice:
         """The state at a token, and the distribution of the next one."""

@@ -180,7 +180,11 @@ class RuleSampler(StepSampler):
         running = list(roots)
         while running:
             prefixes = [request.prefix_ids + draw.ids for draw in running]
-            read = self.engine.next_distributions(prefixes, attention=self._attends)
+            read = self.engine.next_distributions(
+                prefixes,
+                attention=self._attends,
+                temperature=request.temperature if self.rules.reads_temperature else 1.0,
+            )
             for draw, distribution in zip(list(running), read, strict=True):
                 alternatives = self._extend(request, draw, distribution, own[draw.root])
                 kept += alternatives
@@ -198,7 +202,7 @@ class RuleSampler(StepSampler):
                 request.temperature,
                 self.engine.info.vocabulary - len(read.ids),
                 read.attention,
-                bool(draw.ids) and draw.ids[-1] == self.clarify,
+                (request.prefix_ids + draw.ids)[-1] == self.clarify,
             )
         )
         at = draw.stream.random()

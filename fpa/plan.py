@@ -105,7 +105,12 @@ def _first_round(
     """The pilot of a strategy in rounds for one question; what follows depends on what it finds."""
     length, width = len(base.token_ids), len(question.categories)
     known = Known(
-        index, base, question.categories, np.zeros((length, width), np.int64), np.zeros(length, np.int64)
+        index,
+        base,
+        question.categories,
+        np.zeros((length, width), np.int64),
+        np.zeros(length, np.int64),
+        question.answer,
     )
     return kind.next_round(0, [known], settings)
 

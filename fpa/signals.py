@@ -71,6 +71,7 @@ def next_token_distribution(
     coverage: float = COVERAGE,
     entropy_gap: float = MAX_ENTROPY_GAP,
     least: int = MIN_LISTED,
+    drawn_at: float | None = None,
 ) -> Distribution:
     """The distribution at the sampling temperature, from the likeliest tokens' raw log-probabilities.
 
@@ -80,12 +81,13 @@ def next_token_distribution(
             ``-inf`` for impossible tokens.
         temperature: sampling temperature, > 0.
         vocabulary: size of the full vocabulary.
-        coverage: least mass at ``temperature`` that must be listed.
+        coverage: least mass at ``drawn_at`` that must be listed.
         entropy_gap: nats by which the tokens left out may leave the entropy open.
         least: tokens listed even where fewer cover the mass.
+        drawn_at: temperature at which the mass is to be covered; ``temperature`` when None.
 
     Returns:
-        The shortest list that covers ``COVERAGE`` of the mass at ``temperature`` (at least ``least``).
+        The shortest list that covers ``COVERAGE`` of the mass at ``drawn_at`` (at least ``least``).
         At a temperature other than 1 the mass of the tokens that ``logprobs`` leaves out is known only
         within bounds; its upper bound is taken, so listed probabilities are at most 0.1 % too low.
         Entropy and varentropy count the left-out tokens as equally likely, which is exact when all are
@@ -104,13 +106,14 @@ def next_token_distribution(
     last = float(raw[-1])
     raw_tail = min(max(0.0, 1.0 - float(raw.sum())) + ROUNDING, unlisted * last)
 
-    tail_weight = _tail_weight(raw_tail, unlisted, last, temperature)
-    weights = np.exp(log_p / temperature - log_p[0] / temperature)
-    tail_weight *= math.exp(-log_p[0] / temperature)
-    total = float(weights.sum()) + tail_weight
-    p = weights / total
-    covered = np.cumsum(p)
-    if tail_weight / total > 1 - coverage or _entropy_gap(raw_tail, unlisted, last) > entropy_gap:
+    def tempered(at: float) -> NDArray[np.float64]:
+        weights = np.exp(log_p / at - log_p[0] / at)
+        tail = _tail_weight(raw_tail, unlisted, last, at) * math.exp(-log_p[0] / at)
+        return np.asarray(weights / (float(weights.sum()) + tail))
+
+    p = tempered(temperature)
+    covered = np.cumsum(p if drawn_at is None else tempered(drawn_at))
+    if covered[-1] < coverage or _entropy_gap(raw_tail, unlisted, last) > entropy_gap:
         raise NotEnoughListed(f"{len(raw)} listed tokens cover {covered[-1]:.4f} of the mass")
 
     kept = min(len(p), max(least, int(np.searchsorted(covered, COVERAGE)) + 1))
@@ -118,7 +121,7 @@ def next_token_distribution(
     return Distribution(
         ids=token_ids[:kept],
         p=p[:kept],
-        tail_mass=float(max(0.0, 1.0 - covered[kept - 1])),
+        tail_mass=float(max(0.0, 1.0 - p[:kept].sum())),
         entropy=head,
         varentropy=spread,
         top_entropy=top_entropy(raw),

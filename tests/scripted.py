@@ -31,7 +31,12 @@ class Scripted:
         return "".join(map(str, ids))
 
     def next_distributions(
-        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
+        self,
+        prefixes: Sequence[tuple[int, ...]],
+        attention: bool = False,
+        *,
+        temperature: float = 1.0,
+        entropies: bool = True,
     ) -> list[Distribution]:
         self.steps += 1
         self.asked += prefixes
@@ -41,5 +46,10 @@ class Scripted:
                 raise EngineError("no fives")
             p = self.p(prefix[1:])
             with np.errstate(divide="ignore"):
-                found.append(next_token_distribution(np.arange(len(p)), np.log(p), 1.0, len(p), least=100))
+                logprobs = np.log(p)
+            found.append(
+                next_token_distribution(
+                    np.arange(len(p)), logprobs, 1.0, len(p), least=100, drawn_at=temperature
+                )
+            )
         return found

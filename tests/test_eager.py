@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ import fpa
 from fpa.cli import app
 from fpa.collect import collect
 from fpa.eager import TreeSampler, branch_limit, branch_points
-from fpa.engines.base import Continuation, Request
+from fpa.engines.base import Continuation, EngineError, GreedyPath, Request
 from fpa.engines.fake import FakeEngine
 from fpa.errors import UsageError
 from fpa.plan import plan
@@ -197,7 +196,7 @@ def known(index: int, *rounds: Sequence[int], answer: str | None = "A", peak: fl
     base = BasePath(f"q{index}", (1,), ("a",), (distribution,), (0,), "stop", Answer("A", "parsed"))
     counts = [np.array([*r, 0], np.int64) for r in rounds]
     outcomes = np.sum([np.zeros(3, np.int64), *counts], axis=0)[None, :]
-    return Known(index, base, ("A", "B", "Other"), outcomes, np.zeros(1, np.int64), answer, counts)
+    return Known(index, base, ("A", "B", "Other"), outcomes, np.zeros(1, np.int64), answer, 16, counts)
 
 
 def given(mode: str, number: int, questions: Sequence[Known], samples: int) -> dict[str, tuple[int, float]]:
@@ -284,12 +283,27 @@ def test_what_is_saved_is_divided_evenly() -> None:
 
 
 def test_trees_of_all_rounds_have_streams_and_numbers_of_their_own() -> None:
-    questions = [known(0, (4, 0)), known(1, (1, 0)), known(2, (0, 4)), known(3, (1, 0))]
-    first = [u.groups[0] for u in Eager().next_round(0, [known(i) for i in range(4)], Settings(samples=4))]
-    later = [u.groups[0] for u in Eager().next_round(1, questions, Settings(samples=4))]
-    spans = sorted((g.seed, g.seed + g.n) for g in (*first[:1], *later))
-    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-    assert [g.first_draw for g in later] == [4, 4]
+    """Sequences grown 3, 3, 2 and 4 of 4: what the later rounds give out must not repeat a tree of the first."""
+    first = [known(i) for i in range(4)]
+    second = [known(0, (0, 3)), known(1, (0, 3)), known(2, (0, 2)), known(3, (0, 4))]
+    third = [
+        known(0, (0, 3), (0, 1)),
+        known(1, (0, 3), (0, 1)),
+        known(2, (0, 2), (0, 0)),
+        known(3, (0, 4), (0, 1)),
+    ]
+    seeds: list[int] = []
+    for number, questions in enumerate((first, second, third)):
+        groups = [u.groups[0] for u in Eager("full").next_round(number, questions, Settings(samples=4))]
+        assert groups, "the case shows nothing"
+        assert all(g.first_draw == int(q.outcomes.sum()) for g, q in zip(groups, questions, strict=False))
+        seeds += [g.seed for g in groups]
+    assert len(seeds) == len(set(seeds))
+
+
+def test_the_streams_of_a_question_do_not_hang_on_which_others_are_alive() -> None:
+    alive = Eager("init").next_round(0, [known(0), known(2)], Settings(samples=4))
+    assert [u.groups[0].seed for u in alive] == [0, 2]
 
 
 def test_theta_auto_is_read_off_the_first_ten_base_paths() -> None:
@@ -349,12 +363,17 @@ class Dies(FakeEngine):
         self.after = after
 
     def next_distributions(
-        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
+        self,
+        prefixes: Sequence[tuple[int, ...]],
+        attention: bool = False,
+        *,
+        temperature: float = 1.0,
+        entropies: bool = True,
     ) -> list[Distribution]:
         self.after -= 1
         if self.after < 0:
             raise KeyboardInterrupt
-        return super().next_distributions(prefixes, attention)
+        return super().next_distributions(prefixes, attention, temperature=temperature, entropies=entropies)
 
 
 @pytest.mark.parametrize("mode", ["adapt", "full"])
@@ -364,6 +383,36 @@ def test_resumes_in_the_middle_of_a_round(mode: str, after: int, tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         collect(settings_of(mode), Dies(after), QUESTIONS, tmp_path / "cut")
     collect(settings_of(mode), FakeEngine(), QUESTIONS, tmp_path / "cut")
+    parts = {p.name: p.read_bytes() for p in (tmp_path / "whole" / "rollouts").iterdir()}
+    assert {p.name: p.read_bytes() for p in (tmp_path / "cut" / "rollouts").iterdir()} == parts
+
+
+class FailsOnce(FakeEngine):
+    """A fake engine that fails on the second question's base path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths = 0
+
+    def greedy(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> GreedyPath:
+        self.paths += 1
+        if self.paths == 2:
+            raise EngineError("this time it fails")
+        return super().greedy(prompt_ids, max_tokens, temperature)
+
+
+@pytest.mark.parametrize("theta", [1.5, "auto"])
+@pytest.mark.parametrize("mode", ["adapt", "full"])
+def test_what_all_questions_share_waits_for_one_that_failed(
+    mode: str, theta: float | str, tmp_path: Path
+) -> None:
+    """Resumed, the run is the same as one in which nothing failed: its budget too."""
+    settings = replace(SETTINGS, options={"mode": mode, "theta": theta})
+    collect(settings, FakeEngine(), QUESTIONS, tmp_path / "whole")
+    assert collect(settings, FailsOnce(), QUESTIONS, tmp_path / "cut").failures
+    names = [p.name for p in (tmp_path / "cut" / "rollouts").iterdir()]
+    assert len(names) == (0 if theta == "auto" else 3)  # the others' first round
+    assert not collect(settings, FakeEngine(), QUESTIONS, tmp_path / "cut").failures
     parts = {p.name: p.read_bytes() for p in (tmp_path / "whole" / "rollouts").iterdir()}
     assert {p.name: p.read_bytes() for p in (tmp_path / "cut" / "rollouts").iterdir()} == parts
 
@@ -379,8 +428,9 @@ def test_what_wants_a_curve_refuses_the_run_in_one_line_and_the_explorer_shows_i
     assert CliRunner().invoke(app, ["pass", run]).exit_code == 0
 
 
-def test_the_plan_counts_sequences_at_most(tmp_path: Path) -> None:
-    found = plan(settings_of("adapt"), FakeEngine(), QUESTIONS)
+@pytest.mark.parametrize("mode", ["init", "adapt", "full"])
+def test_the_plan_counts_sequences_at_most(mode: str) -> None:
+    found = plan(settings_of(mode), FakeEngine(), QUESTIONS)
     assert (found.positions, found.continuations) == (4, 24)
 
 
@@ -392,6 +442,8 @@ def test_the_plan_counts_sequences_at_most(tmp_path: Path) -> None:
         ({"theta": math.nan}, "theta"),
         ({"theta": "much"}, "theta"),
         ({"theta": True}, "theta"),
+        ({"theta": 3.0}, "theta"),
+        ({"theta": 1e9}, "theta"),
         ({"width": 3}, "width"),
     ],
 )

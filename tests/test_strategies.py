@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy import stats
 import fpa
 from fpa.check import check
 from fpa.collect import collect
-from fpa.engines.base import Request
+from fpa.engines.base import EngineError, GreedyPath, Request
 from fpa.engines.fake import FakeEngine
 from fpa.errors import UsageError
 from fpa.questions import QuestionSet
@@ -136,6 +137,25 @@ def test_adaptive_resumes_in_the_middle_of_a_round(
     collect(settings, FakeEngine(), questions, tmp_path / "cut")
     parts = {p.name: p.read_bytes() for p in (tmp_path / "whole" / "rollouts").iterdir()}
     assert {p.name: p.read_bytes() for p in (tmp_path / "cut" / "rollouts").iterdir()} == parts
+
+
+def test_no_draws_share_a_stream_when_a_failed_question_is_taken_up_again(
+    questions: QuestionSet, tmp_path: Path
+) -> None:
+    class FailsOnce(FakeEngine):
+        def greedy(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float) -> GreedyPath:
+            self.paths = getattr(self, "paths", 0) + 1
+            if self.paths == 2:
+                raise EngineError("this time it fails")
+            return super().greedy(prompt_ids, max_tokens, temperature)
+
+    settings = Settings(strategy="adaptive", budget=20_000, base_tokens=30, rollout_tokens=40)
+    assert collect(settings, FailsOnce(), questions, tmp_path).failures
+    assert not collect(settings, FakeEngine(), questions, tmp_path).failures
+    run = open_run(tmp_path)
+    seeds = [seed for q in run.collected_ids for seed in run.rollouts(q)["seed"]]
+    assert len(run.collected_ids) == len(questions.questions)
+    assert len(seeds) == len(set(seeds))
 
 
 def test_adaptive_needs_to_know_when_to_stop() -> None:

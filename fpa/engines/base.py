@@ -157,12 +157,23 @@ class ReadsNext(Protocol):
     at_once: int
 
     def next_distributions(
-        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
+        self,
+        prefixes: Sequence[tuple[int, ...]],
+        attention: bool = False,
+        *,
+        temperature: float = 1.0,
+        entropies: bool = True,
     ) -> list[Distribution]:
         """The raw next-token distribution (temperature 1) after each prefix, ``STEP_LISTED`` tokens or more.
 
         Prefixes that extend those of the call before by one token, in any order and number, cost one step.
-        ``attention`` asks for ``Distribution.attention``; engines that have none leave it None.
+
+        Args:
+            prefixes: token ids.
+            attention: ask for ``Distribution.attention``; engines that have none leave it None.
+            temperature: at which the caller draws: the listed tokens hold nearly all of the mass there.
+            entropies: whether ``entropy`` and ``varentropy`` are read, which can take a far longer list than a draw
+                at a low temperature; ``top_entropy`` is right in any case.
         """
 
 

@@ -162,13 +162,19 @@ class FakeEngine:
         return Continuation(ids[begun:], "length")
 
     def next_distributions(
-        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
+        self,
+        prefixes: Sequence[tuple[int, ...]],
+        attention: bool = False,
+        *,
+        temperature: float = 1.0,
+        entropies: bool = True,
     ) -> list[Distribution]:
         """The raw next-token distribution after each prefix, listed in full."""
         found = []
         for prefix in prefixes:
             self._check(prefix, 1)
-            found.append(self._listed(self._next(*self._split(prefix)), 1.0, STEP_LISTED))
+            p = self._next(*self._split(prefix))
+            found.append(self._listed(p, 1.0, STEP_LISTED, drawn_at=temperature))
         return found
 
     def choose(self, prefixes: Sequence[tuple[int, ...]], candidates: Sequence[int]) -> NDArray[np.float64]:
@@ -199,10 +205,18 @@ class FakeEngine:
         if self._fail & set(prefix):
             raise EngineError("the fake engine was told to fail on this question")
 
-    def _listed(self, p: NDArray[np.float64], temperature: float, least: int = MIN_LISTED) -> Distribution:
+    def _listed(
+        self,
+        p: NDArray[np.float64],
+        temperature: float,
+        least: int = MIN_LISTED,
+        drawn_at: float | None = None,
+    ) -> Distribution:
         with np.errstate(divide="ignore"):
             logprobs = np.log(p)
-        return next_token_distribution(np.arange(len(p)), logprobs, temperature, len(VOCABULARY), least=least)
+        return next_token_distribution(
+            np.arange(len(p)), logprobs, temperature, len(VOCABULARY), least=least, drawn_at=drawn_at
+        )
 
     def _split(self, prefix: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """Prompt key and response so far: the prompt ends with its last word id above the vocabulary."""

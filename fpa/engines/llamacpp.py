@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import math
 import mmap
 import os
 import threading
@@ -210,19 +211,28 @@ class LlamaCppEngine:
         return GreedyPath(ids, tuple(distributions), reason)
 
     def next_distributions(
-        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
+        self,
+        prefixes: Sequence[tuple[int, ...]],
+        attention: bool = False,
+        *,
+        temperature: float = 1.0,
+        entropies: bool = True,
     ) -> list[Distribution]:
         """The raw next-token distribution after each prefix; the server keeps their caches between calls.
 
-        At least 98 % of the mass is listed, and entropies are right to 0.05 nats.
+        At least 98 % of the mass at ``temperature`` is listed, and entropies are right to 0.05 nats.
         """
+        # A long list costs as much as the token itself: what only has to be drawn from begins with a short one.
+        first, gap = (FIRST_LISTED, STEP_ENTROPY_GAP) if entropies else (STEP_LISTED, math.inf)
         for prefix in prefixes:
             self._check_room(len(prefix), 1)
         self._slots = self._place(dict.fromkeys(prefixes))
 
         def read(prefix: tuple[int, ...]) -> Distribution:
             slot = self._slots[prefix]
-            return self._distribution(prefix, None, 1.0, STEP_COVERAGE, STEP_ENTROPY_GAP, slot, STEP_LISTED)
+            return self._distribution(
+                prefix, None, 1.0, STEP_COVERAGE, gap, slot, STEP_LISTED, first, temperature
+            )
 
         found = dict(zip(self._slots, self._readers.map(read, self._slots), strict=True))
         return [found[prefix] for prefix in prefixes]
@@ -249,9 +259,10 @@ class LlamaCppEngine:
         entropy_gap: float = MAX_ENTROPY_GAP,
         slot: int = -1,
         least: int = MIN_LISTED,
+        listed: int = FIRST_LISTED,
+        drawn_at: float | None = None,
     ) -> Distribution:
         """The next-token distribution after ``prefix``; ``top`` are the log-probabilities already at hand."""
-        listed = FIRST_LISTED
         while True:
             if top is None:
                 top = self._next_logprobs(prefix, listed, slot)
@@ -264,6 +275,7 @@ class LlamaCppEngine:
                     coverage=coverage,
                     entropy_gap=entropy_gap,
                     least=least,
+                    drawn_at=drawn_at,
                 )
             except NotEnoughListed:
                 listed = min(4 * len(top), self.info.vocabulary)

@@ -172,7 +172,12 @@ class TransformersEngine(TextSide):
         return self._logprobs(self._read(prefix)[1])[0]
 
     def next_distributions(
-        self, prefixes: Sequence[tuple[int, ...]], attention: bool = False
+        self,
+        prefixes: Sequence[tuple[int, ...]],
+        attention: bool = False,
+        *,
+        temperature: float = 1.0,
+        entropies: bool = True,
     ) -> list[Distribution]:
         """The raw next-token distribution after each prefix.
 
@@ -190,7 +195,9 @@ class TransformersEngine(TextSide):
             raise EngineError(str(error)) from error
         vocabulary = np.arange(self.info.vocabulary)
         found = [
-            next_token_distribution(vocabulary, row, 1.0, self.info.vocabulary, least=STEP_LISTED)
+            next_token_distribution(
+                vocabulary, row, 1.0, self.info.vocabulary, least=STEP_LISTED, drawn_at=temperature
+            )
             for row in self._logprobs(logits)
         ]
         if attention and signals is not None:

@@ -260,7 +260,11 @@ class VllmEngine(TextSide):
                         "detokenize": bool(request.stop),
                     }
                     if steer is not None:
-                        rules = {**steer, "temperature": request.temperature}
+                        rules = {
+                            **steer,
+                            "temperature": request.temperature,
+                            "last": request.prefix_ids[-1],
+                        }
                         asked |= {"temperature": 1.0, "extra_args": {ARGUMENT: rules}}
                     try:
                         mine[self._submit(request.prefix_ids, asked)] = request

@@ -46,9 +46,10 @@ class EntropixProcessor(AdapterLogitsProcessor):
         if steer is None:
             return None
         rules, clarify, temperature = rules_of(steer), int(steer["clarify"]), float(steer["temperature"])
+        last = int(steer["last"])  # of the prefix
 
         def apply(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-            asked = bool(output_ids) and output_ids[-1] == clarify
+            asked = (output_ids[-1] if output_ids else last) == clarify
             row = logits.double().cpu().numpy()
             return torch.from_numpy(steered(row, rules, clarify, temperature, asked)).to(logits)
 

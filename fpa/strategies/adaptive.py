@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fpa.errors import UsageError
 from fpa.settings import Settings
 from fpa.strategies.base import SEEDS, SPREAD, Known, Unit
 from fpa.strategies.stratified import expected_tokens, forced_groups, leavable, phases_of
@@ -28,6 +29,10 @@ LEVEL = 0.9  # of the bands whose half-width is the target error
 
 class Adaptive:
     """Rounds of forced divergences until ``budget`` is spent or every question reaches ``target_error``."""
+
+    def waits(self, number: int) -> bool:
+        """Every question's draws are placed by what its own draws found."""
+        return False
 
     def next_round(self, number: int, questions: Sequence[Known], settings: Settings) -> list[Unit]:
         """The pilot, then what the posterior asks for; none once the budget or the target is reached."""
@@ -53,7 +58,7 @@ class Adaptive:
                 row = np.zeros(len(question.base.token_ids), np.int64)
                 row[design.positions] = given
                 counts.append(row)
-        return _units(number, open_questions, counts, questions, settings)
+        return _units(number, open_questions, counts, settings)
 
 
 def half_width(question: Known) -> float:
@@ -109,14 +114,20 @@ def _units(
     number: int,
     chosen: Sequence[Known],
     counts: Sequence[NDArray[np.int64]],
-    questions: Sequence[Known],
     settings: Settings,
 ) -> list[Unit]:
-    # Streams are numbered through all rounds: no two draws of the run share one.
-    seed = settings.seed * SPREAD % SEEDS + int(sum(q.outcomes.sum() for q in questions))
     units = []
     for question, row in zip(chosen, counts, strict=True):
         phases = phases_of(question.index, question.base, settings)[1]
+        # Every question has streams of its own, numbered through all rounds: no two draws of the run share one,
+        # whichever questions have failed and are taken up again.
+        own = SEEDS // question.asked
+        drawn = int(question.outcomes.sum())
+        if drawn + row.sum() > own:
+            raise UsageError(
+                f"{question.base.question_id}: more than {own:,} draws, for which there are no seeds"
+            )
+        seed = settings.seed * SPREAD % SEEDS + question.index * own + drawn
         for position in np.flatnonzero(row):
             first = int(question.outcomes[position].sum())
             count = int(row[position])

@@ -71,6 +71,7 @@ class Known:
         outcomes: (T, K) outcomes of the draws so far, by the position they were forced off the base path.
         tokens: (T,) tokens generated for them.
         answer: the question's right answer, where it is known.
+        asked: how many questions the set has.
         rounds: for each round so far, (K,) outcomes of its draws.
     """
 
@@ -80,6 +81,7 @@ class Known:
     outcomes: NDArray[np.int64]
     tokens: NDArray[np.int64]
     answer: str | None = None
+    asked: int = 1
     rounds: list[NDArray[np.int64]] = field(default_factory=list)
 
     def observations(self) -> Observations:
@@ -99,6 +101,9 @@ class Known:
 @runtime_checkable
 class RoundStrategy(Protocol):
     """A strategy whose next units depend on what earlier ones found, over all questions."""
+
+    def waits(self, number: int) -> bool:
+        """Whether round ``number`` needs every question of the run, and so waits while one has failed."""
 
     def next_round(self, number: int, questions: Sequence[Known], settings: Settings) -> list[Unit]:
         """The units of round ``number``, from the outcomes of all rounds before it; none to stop.

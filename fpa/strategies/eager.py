@@ -18,10 +18,12 @@ from fpa.engines.base import Engine, ReadsNext, Sampler
 from fpa.errors import UsageError
 from fpa.guided import StepEngine
 from fpa.settings import Settings
+from fpa.signals import TOP
 from fpa.strategies.base import SEEDS, SPREAD, Group, Known, Unit
 
 MODES = ("init", "adapt", "full")
 CALIBRATED_ON = 10  # questions
+MOST_THETA = math.log(TOP)  # nats
 MOST = 3  # times ``samples``: sequences that ``adapt`` gives one question at most
 LOWERED = 0.8  # factor of the threshold of questions that did not use what they were given
 LATE = 0.9  # factor of all thresholds, once more, after the second round
@@ -49,8 +51,11 @@ class Eager:
         if self.mode not in MODES:
             raise UsageError(f"strategy option mode: choose {', '.join(MODES)}, got {self.mode!r}")
         number = isinstance(self.theta, int | float) and not isinstance(self.theta, bool)
-        if self.theta != "auto" and not (number and math.isfinite(self.theta) and self.theta >= 0):  # type: ignore[arg-type, operator]
-            raise UsageError(f"strategy option theta: nats of at least 0, or auto, got {self.theta!r}")
+        if self.theta != "auto" and not (number and 0 <= self.theta < MOST_THETA):  # type: ignore[operator]
+            raise UsageError(
+                "strategy option theta: nats from 0 to below ln 20 = 3.0, which is the entropy of 20 equal tokens "
+                f"and is never exceeded, or auto; got {self.theta!r}"
+            )
 
     def sampler(self, engine: Engine, settings: Settings) -> Sampler:
         """The sampler that grows trees.
@@ -65,28 +70,34 @@ class Eager:
             )
         return TreeSampler(cast(StepEngine, engine), THETA if isinstance(self.theta, str) else self.theta)
 
+    def waits(self, number: int) -> bool:
+        """What later rounds give out is what all questions have left; ``auto`` reads all base paths."""
+        return number > 0 or self.theta == "auto"
+
     def next_round(self, number: int, questions: Sequence[Known], settings: Settings) -> list[Unit]:
         """A tree for every question that is given sequences in this round; none where nobody is.
 
         Raises:
             UsageError: mode ``full``, and a question has no right answer.
         """
+        if not questions:
+            return []
         unanswered = [q.base.question_id for q in questions if q.answer is None]
         if self.mode == "full" and unanswered:
             raise UsageError(
                 f"strategy eager, mode full, needs every question's right answer; {', '.join(unanswered[:3])} "
                 f"{'has' if len(unanswered) == 1 else 'have'} none: use mode adapt, or leave them out"
             )
-        # Streams are numbered through all rounds: no two trees of the run share one.
-        seed = settings.seed * SPREAD % SEEDS + int(sum(q.outcomes.sum() for q in questions))
+        # A tree splits its streams off one seed; no two trees of the run, of whatever round, share it.
+        seed = settings.seed * SPREAD % SEEDS + number * questions[0].asked
         units = []
         for question, (given, theta) in zip(
             questions, self._given(number, questions, settings.samples), strict=True
         ):
             if given:
-                group = Group(given, seed, first_draw=int(question.outcomes.sum()), theta=theta)
+                drawn = int(question.outcomes.sum())
+                group = Group(given, seed + question.index, first_draw=drawn, theta=theta)
                 units.append(Unit(question.base.question_id, 0, (group,), f"r{number:02d}"))
-                seed += given
         return units
 
     def _given(self, number: int, questions: Sequence[Known], samples: int) -> list[tuple[int, float]]:

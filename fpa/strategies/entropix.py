@@ -16,6 +16,9 @@ from fpa.settings import Settings
 from fpa.strategies.base import Unit
 from fpa.strategies.grid import Grid
 
+BRANCH_LIMIT, BRANCH_MIN_P = 4, 0.05
+MOST_TEMPERATURE = 10.0
+
 
 @dataclass(frozen=True)
 class Entropix:
@@ -24,8 +27,8 @@ class Entropix:
     Attributes:
         rules: ``threshold`` or ``four-state``.
         clarify: text of the clarifying token, one token of the model.
-        branch_limit: four-state: alternatives that one draw keeps at most.
-        branch_min_p: four-state: least probability of an alternative.
+        branch_limit: four-state: alternatives that one draw keeps at most, 4 by default.
+        branch_min_p: four-state: least probability of an alternative, 0.05 by default.
         faithful: threshold: do as the published code does, its oversights included.
         others: the numbers of the rule set, as its class names them; the published ones by default.
 
@@ -35,8 +38,8 @@ class Entropix:
 
     rules: str = "threshold"
     clarify: str = " wait"
-    branch_limit: int = 4
-    branch_min_p: float = 0.05
+    branch_limit: int | None = None
+    branch_min_p: float | None = None
     faithful: bool | None = None
     low_entropy: float | None = None
     high_entropy: float | None = None
@@ -58,18 +61,24 @@ class Entropix:
             raise UsageError(f"strategy option rules: choose {' or '.join(RULES)}, got {self.rules!r}")
         if not isinstance(self.clarify, str) or not self.clarify:
             raise UsageError(f"strategy option clarify: the text of a token, got {self.clarify!r}")
-        if self.faithful not in (None, True, False):
+        if not isinstance(self.faithful, bool | None):
             raise UsageError(f"strategy option faithful: true or false, got {self.faithful!r}")
         _check("branch_limit", self.branch_limit, 0, whole=True)
         _check("branch_min_p", self.branch_min_p, 0, 1, above=True)
         for name in ("low_entropy", "high_entropy", "low_varentropy", "high_varentropy", "keep_entropy",
                      "clarify_entropy", "branch_entropy", "resample_entropy"):  # fmt: skip
             _check(name, getattr(self, name), 0)
-        _check("temperature", self.temperature, 0, above=True)
+        _check("temperature", self.temperature, 0, MOST_TEMPERATURE, above=True)
         _check("top_p", self.top_p, 0, 1, above=True)
         _check("min_p", self.min_p, 0, 1)
         _check("top_k", self.top_k, 1, 100, whole=True)
         _check("draws", self.draws, 1, whole=True)
+        if self.rules != "four-state":
+            for name in ("branch_limit", "branch_min_p"):
+                if getattr(self, name) is not None:
+                    raise UsageError(
+                        f"strategy option {name}: the {self.rules} rules never branch; rules=four-state do"
+                    )
         kind = RULES[self.rules]
         known = [f.name for f in fields(kind)]
         for name in _given(self):
@@ -119,8 +128,8 @@ class Entropix:
             cast(StepEngine, engine),
             self.rule_set,
             ids[0],
-            self.branch_limit if branching else 0,
-            self.branch_min_p,
+            (BRANCH_LIMIT if self.branch_limit is None else self.branch_limit) if branching else 0,
+            BRANCH_MIN_P if self.branch_min_p is None else self.branch_min_p,
         )
 
 
