@@ -53,7 +53,8 @@ def collect_all(out: Path, source: str, limit: int, most: list[int], thetas: lis
         path = str(Path(os.environ.get("FPA_SHARED", "../shared")) / "data" / "tinymmlu.jsonl")
     questions = load_questions(path, limit=limit)
     common = {"temperature": TEMPERATURE, "prompt": style, "base_tokens": 160, "rollout_tokens": 160}
-    with LlamaCppEngine("demo", parallel=max(most), context=1536) as engine:
+    # Later rounds grow more than M sequences: those beyond what the engine holds would be read anew at every token.
+    with LlamaCppEngine("demo", parallel=3 * max(most), context=1536) as engine:
         # Stride beyond the longest base path: position 0 alone.
         plain = Settings(every=1000, samples=max(most), **common)  # type: ignore[arg-type]
         _collect(plain, engine, questions, out / source / "parallel")

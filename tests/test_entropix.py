@@ -250,16 +250,78 @@ def test_adaptive_takes_the_most_typical_of_five_as_meant() -> None:
     np.testing.assert_allclose(choice.p, expected)
 
 
-def test_adaptive_is_moved_by_attention_within_its_limits() -> None:
-    p = np.array([0.4, 0.3, 0.2, 0.06, 0.04])
-    signals = attention(bits=1.0, bits2=-2.0, agreement=4.0, interaction=0.2)
-    h, v = entropy(p) * BITS, varentropy(p) * BITS**2
-    q = tempered(p, 0.666 * (1 + 0.3 * (h + v) + 0.2 * (1 - 2) - 0.2 * 4))
-    left = filtered_as_published(q, round(27 * (1 + 0.06 - 0.8)), 0.9 * (1 - 0.2))
-    np.testing.assert_allclose(PUBLISHED.choose(seen(p, attention=signals)).p, best_of(left, np.log(p), 5))
+def test_adaptive_is_moved_by_attention() -> None:
+    """aH = 1 bit, aV = 0.5 bits², A = 0.1, I = 0.2 move 1 + 0.3 (H + V) by 0.28, top_k to 28, top_p to 0.945."""
+    p = np.array([0.5, 0.25, 0.125, 0.125])  # 1.75 bits, 0.6875 bits²
+    signals = attention(bits=1.0, bits2=0.5, agreement=0.1, interaction=0.2)
+    t = 0.666 * (1 + 0.3 * 2.4375 + 0.28)
+    q = p ** (1 / t) / (p ** (1 / t)).sum()
+    # Of five draws the likeliest: as published nothing is dropped, since the others hold less than 0.945.
+    choice = PUBLISHED.choose(seen(p, attention=signals))
+    assert choice.state == "adaptive"
+    two = 1 - (1 - q[0] - q[1]) ** 5
+    np.testing.assert_allclose(
+        choice.p, [1 - (1 - q[0]) ** 5, two - (1 - (1 - q[0]) ** 5), (1 - two) / 2, (1 - two) / 2]
+    )
 
 
-def test_thresholds_are_held_against_bits_and_can_be_moved() -> None:
+WIDE = {
+    "high_entropy": 9.0,
+    "high_varentropy": 50.0,
+    "draws": 1,
+    "top_p": 1.0,
+}  # everything uneven is adaptive, drawn once
+
+
+def test_the_adaptive_min_p_falls_where_the_model_is_unsure() -> None:
+    # H + V = 1.25 bits: min_p = 0.03 · (1 − 0.625) = 0.01125, where 0.03 · (1 + 0.625) = 0.049.
+    rules, at = ThresholdRules(**WIDE), 0.666 * (1 + 0.3 * 1.25)  # type: ignore[arg-type]
+    logs = at * np.log([1.0, 0.02, 0.0105])  # to be these shares of the first, once tempered
+    p = np.exp(logs) / np.exp(logs).sum()
+    choice = rules.choose(Seen(p, 1.0 / BITS, 0.25 / BITS**2))
+    np.testing.assert_allclose(choice.p, [1 / 1.02, 0.02 / 1.02, 0])
+
+
+def test_the_adaptive_min_p_never_falls_below_a_hundredth() -> None:
+    rules, at = ThresholdRules(**WIDE), 0.666 * (1 + 0.3 * 3.0)  # type: ignore[arg-type]
+    logs = at * np.log([1.0, 0.0105, 0.0095])
+    p = np.exp(logs) / np.exp(logs).sum()
+    choice = rules.choose(Seen(p, 2.0 / BITS, 1.0 / BITS**2))
+    np.testing.assert_allclose(choice.p, [1 / 1.0105, 0.0105 / 1.0105, 0])
+
+
+def test_the_adaptive_top_k_stops_at_a_hundred_and_top_p_at_all() -> None:
+    rules = ThresholdRules(**WIDE, faithful=True)  # type: ignore[arg-type]
+    p = spread([0.05], 200)
+    assert threshold_state([entropy(p)], [varentropy(p)], rules) == ["adaptive"]
+    # I = 4: 27 · 2.2 = 59; I = 20: 27 · 7 = 189. aV = 9 would take top_p to 1.9: it stops at 1, and keeps all.
+    for interaction, kept in ((4.0, 59), (20.0, 100)):
+        found = rules.choose(seen(p, attention=attention(bits2=9.0, interaction=interaction))).p
+        assert found is not None
+        assert (found > 0).sum() == kept
+
+
+def test_explore_is_never_hotter_than_one_and_a_half() -> None:
+    ratio = 64 ** (-1 / 1.5)  # at I = 9 the temperature would be 2.6
+    p = PUBLISHED.choose(seen(spread([0.5], 64), attention=attention(interaction=9.0))).p
+    assert p is not None
+    np.testing.assert_allclose(p[[0, 1, 39, 40]], np.array([1, ratio, ratio, 0]) / (1 + 39 * ratio))
+
+
+@pytest.mark.parametrize(
+    ("bits", "bits2", "state"),
+    [
+        (0.099, 0.099, "argmax"), (0.101, 0.099, "adaptive"), (0.099, 0.101, "adaptive"),
+        (5.01, 0.099, "clarify"), (4.99, 0.099, "adaptive"), (5.01, 0.101, "adaptive"),
+        (4.99, 5.01, "explore"), (4.99, 4.99, "adaptive"),
+        (5.01, 5.01, "resample"), (5.01, 4.99, "adaptive"),
+    ],
+)  # fmt: skip
+def test_either_side_of_every_threshold(bits: float, bits2: float, state: str) -> None:
+    assert threshold_state([bits / BITS], [bits2 / BITS**2]) == [state]
+
+
+def test_thresholds_can_be_moved() -> None:
     nats = np.array([0.05, 6, 3, 6, 3]) / BITS, np.array([0.05, 0.05, 6, 6, 1]) / BITS**2
     assert threshold_state(*nats) == ["argmax", "clarify", "explore", "resample", "adaptive"]
     assert threshold_state(*nats, ThresholdRules(high_entropy=7.0)) == [
@@ -314,6 +376,19 @@ def test_where_branch_ends_resample_begins() -> None:
     assert four_state([0.9, 1.1, 1.3], [3, 3, 3], narrow) == ["branch", "default", "resample"]
 
 
+@pytest.mark.parametrize(
+    ("nats", "nats2", "state"),
+    [
+        (0.29, 1.19, "keep"), (0.31, 1.19, "default"), (0.29, 1.21, "default"),
+        (2.51, 1.19, "clarify"), (2.49, 1.19, "default"), (2.51, 1.21, "default"),
+        (2.49, 2.51, "branch"), (2.49, 2.49, "default"),
+        (2.51, 2.51, "resample"), (2.51, 2.49, "default"),
+    ],
+)  # fmt: skip
+def test_either_side_of_every_edge_of_the_four_states(nats: float, nats2: float, state: str) -> None:
+    assert four_state([nats], [nats2]) == [state]
+
+
 # --- the sampler
 
 WAIT = 7
@@ -363,6 +438,15 @@ def test_the_clarifying_token_is_not_inserted_twice_in_a_row() -> None:
         assert continuation.trace.states == "c" * 5
         for before, after in pairwise(ids):
             assert before == WAIT or after == WAIT
+
+
+def test_nor_after_a_prefix_that_ends_in_it() -> None:
+    even = np.full(64, 1 / 64)
+    [done] = RuleSampler(Scripted(lambda ids: even), FOUR, WAIT).sample(
+        [Request("r", (0, WAIT), 8, 100, 1.0, 1)]
+    )
+    # Drawn, then, of 64 alike: eight times the same one has a chance of 64 ** -7.
+    assert len({c.token_ids for c in done.continuations}) > 1
 
 
 def branching(ids: tuple[int, ...]) -> np.ndarray:
@@ -464,10 +548,14 @@ def test_draws_follow_the_transform() -> None:
         ({"top_k": 101}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"draws": 0}, "draws"),
-        ({"branch_limit": -1}, "branch_limit"),
-        ({"branch_min_p": 0}, "branch_min_p"),
+        ({"rules": "four-state", "branch_limit": -1}, "branch_limit"),
+        ({"rules": "four-state", "branch_min_p": 0}, "branch_min_p"),
+        ({"branch_limit": 9}, "branch_limit"),
+        ({"branch_min_p": 0.1}, "branch_min_p"),
         ({"clarify": ""}, "clarify"),
         ({"faithful": "yes"}, "faithful"),
+        ({"faithful": 1}, "faithful"),
+        ({"temperature": 1e6}, "temperature"),
         ({"speed": 1}, "speed"),
     ],
 )

@@ -114,6 +114,28 @@ def test_attention_of_two_heads_by_hand() -> None:
     assert found.interaction == pytest.approx((1e9 + math.log(3)) / 4)
 
 
+@pytest.mark.parametrize("drawn_at", [0.5, 1.0, 1.5, 3.0])
+def test_the_list_holds_the_mass_at_the_temperature_of_the_draw(drawn_at: float) -> None:
+    p = 1.0 / np.arange(1, 2001)
+    p /= p.sum()
+    found = next_token_distribution(np.arange(2000), np.log(p), 1.0, 2000, drawn_at=drawn_at)
+    np.testing.assert_allclose(found.p, p[: len(found.p)])  # still at temperature 1
+    weights = p ** (1 / drawn_at)
+    held = weights[: len(found.p)].sum() / weights.sum()
+    assert held >= 0.999
+    assert weights[: len(found.p) - 1].sum() / weights.sum() < 0.999  # and no more than that
+
+
+def test_a_short_list_is_enough_for_a_cold_draw() -> None:
+    p = 1.0 / np.arange(1, 2001)
+    p /= p.sum()
+    listed = {"ids": np.arange(100), "logprobs": np.log(p[:100]), "temperature": 1.0, "vocabulary": 2000}
+    with pytest.raises(NotEnoughListed):
+        next_token_distribution(**listed, coverage=0.98, entropy_gap=np.inf)
+    found = next_token_distribution(**listed, coverage=0.98, entropy_gap=np.inf, drawn_at=0.5)
+    assert found.top_entropy == pytest.approx(top_entropy(p))
+
+
 def test_twenty_of_a_thousand_equal_tokens_are_not_enough() -> None:
     with pytest.raises(NotEnoughListed):
         next_token_distribution(np.arange(20), np.full(20, -math.log(1000)), 1.0, 1000)
