@@ -113,7 +113,7 @@ def run(context: Context) -> Result:
             "the signals are "
             "those of the first token of each sentence alone, while the outcome may change at any later one; p is at "
             "temperature 1 there. In runs of free draws the alternatives of a token are taken as one, which makes its "
-            "variance a lower bound; EAGER's entropy and 1 − p are at the sampling temperature.",
+            "variance a lower bound; 1 − p is at the sampling temperature.",
         ),
         [
             (
@@ -175,10 +175,14 @@ def fires(tokens: pd.DataFrame, rule: str) -> NDArray[np.bool_]:
 
 
 def rule_table(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Each rule: share of tokens at which it fires, precision and recall at every θ, variance where it does not fire.
+    """Each rule: share of tokens at which it fires, how it tells forks at every θ, variance where it does not fire.
 
-    For comparison, each score's likeliest tokens of a question, as many as one in ten.
+    ``auroc`` is that of a score of two values: the mean of the share of forks at which the rule fires and the share
+    of other tokens at which it does not. For comparison, each score's likeliest tokens of a question, as many as one
+    in ten. Intervals are over questions.
     """
+    drawn, codes = by_question(tokens)
+    weights = drawn[:, codes]
     fired = {rule: fires(tokens, rule) for rule in RULES}
     for name, column in SCORES.items():
         rank = tokens.groupby("question_id")[column].rank(ascending=False, method="first")
@@ -193,10 +197,22 @@ def rule_table(tokens: pd.DataFrame) -> pd.DataFrame:
         row["skipped"], row["skipped_low"], row["skipped_high"] = ratio_limits(sums["missed"], sums["v"])
         for theta in THRESHOLDS:
             truth = (tokens["tv"] > theta).to_numpy()
-            row[f"precision@{theta:.2f}"] = float(truth[at].mean()) if at.any() else np.nan
-            row[f"recall@{theta:.2f}"] = float(at[truth].mean()) if truth.any() else np.nan
+            both = (weights * (at & truth)).sum(axis=1)
+            told = {
+                "precision": divided(both, (weights * at).sum(axis=1)),
+                "recall": divided(both, (weights * truth).sum(axis=1)),
+                "auroc": weighted_scores(at, truth, weights)[1],
+            }
+            for kind, values in told.items():
+                row[f"{kind}@{theta:.2f}"] = float(values[0])
+                row[f"{kind}_low@{theta:.2f}"], row[f"{kind}_high@{theta:.2f}"] = limits(values[1:])
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def divided(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """(B,) shares, NaN of nothing."""
+    return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
 
 
 def spending_table(paid: pd.DataFrame) -> pd.DataFrame:
@@ -248,9 +264,10 @@ def shown_rules(ruled: pd.DataFrame) -> pd.DataFrame:
                 cell["skipped"], cell["skipped_low"], cell["skipped_high"], 2
             ),
         }  # fmt: skip
-        for theta in THRESHOLDS:
-            values = (number(cell[f"{kind}@{theta:.2f}"], 2) for kind in ("precision", "recall"))
-            row[f"precision, recall {theta:.2f}"] = ", ".join(values)
+        for kind in ("AUROC", "precision", "recall"):
+            for theta in THRESHOLDS if kind == "AUROC" else (SHOWN_THETA,):
+                three = (cell[f"{kind.lower()}{end}@{theta:.2f}"] for end in ("", "_low", "_high"))
+                row[f"{kind} {theta:.2f}"] = with_limits(*three, 2)
         rows.append(row)
     return pd.DataFrame(rows)
 

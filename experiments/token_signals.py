@@ -18,6 +18,7 @@ from experiments.cells import prepared
 from experiments.datasets import opened
 from fpa.eager import THETA, branch_points
 from fpa.entropix import four_state, threshold_state
+from fpa.records import Distribution
 from fpa.score import change_scores
 from fpa.signals import entropy, top_entropy, varentropy
 from smoothing import fit
@@ -68,7 +69,8 @@ def token_signals(path: Path, question_id: str) -> pd.DataFrame:
     spread = [_moments(base.distributions[t].p, base.distributions[t].entropy, base.distributions[t].varentropy)
               for t in positions]  # fmt: skip
     h, v = np.array(spread).T
-    tops = np.array([top_entropy(base.distributions[t].p) for t in positions])
+    temperature = float(run.config["temperature"])
+    tops = np.array([_top_entropy(base.distributions[t], temperature) for t in positions])
     counts = draws.counts() - draws.select(SEEN, 1, 0).counts()
     unseen = counts / counts.sum(axis=1, keepdims=True)
     grid = np.union1d(draws.default_grid(), positions)
@@ -95,6 +97,13 @@ def _moments(p: FloatArray, h: float, v: float) -> tuple[float, float]:
         return h, v
     whole = np.append(p, max(0.0, 1.0 - float(np.sum(p))))
     return entropy(whole), varentropy(whole)
+
+
+def _top_entropy(distribution: Distribution, temperature: float) -> float:
+    """As stored; where it is not, from what is kept at the sampling temperature, taken back to temperature 1."""
+    if np.isfinite(distribution.top_entropy):
+        return distribution.top_entropy
+    return top_entropy(distribution.p**temperature)
 
 
 def _change(curve: FloatArray) -> FloatArray:

@@ -17,13 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from explore_runs import FIRST_ALTERNATIVE, HOSTILE, World, base_path, read_data, rollouts, world, write_run
+from explore_runs import FIRST_ALTERNATIVE, HOSTILE, World, read_data, rollouts, world, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+import fpa
 import smoothing
-from fpa.entropix import LETTERS, four_state, threshold_state
+from fpa.collect import collect
+from fpa.eager import branch_points
+from fpa.engines.fake import FakeEngine
+from fpa.entropix import LETTERS, FourStateRules, ThresholdRules, four_state, threshold_state
 from fpa.errors import FpaError, UsageError
 from fpa.explore import explore, view
 from fpa.explore.alternatives import ANOTHER, alternatives
@@ -33,6 +37,7 @@ from fpa.parts import write_part
 from fpa.progress import CountProgress
 from fpa.published import import_published
 from fpa.run import open_run
+from fpa.settings import Settings
 from fpa.store import question_key
 from smoothing import fit
 from smoothing.metrics import jumps
@@ -178,12 +183,69 @@ def test_states_follow_the_rules_and_are_left_out_where_unknown(tmp_path: Path) 
 
 
 def test_states_of_single_tokens_may_be_unknown(tmp_path: Path) -> None:
-    base = base_path(world("q"))
+    run = open_run(write_run(tmp_path / "run", [world("q")]))
+    base = run.base("q")
     holes = tuple(replace(d, entropy=float("nan")) if t == 3 else d for t, d in enumerate(base.distributions))
-    found = view._states(replace(base, distributions=holes))
-    assert found is not None
-    assert [letters.index("-") for letters in found.values()] == [3, 3]
-    assert {letters.count("-") for letters in found.values()} == {1}
+    found = view._rules(run, replace(base, distributions=holes))["states"]
+    for rules in ("four", "threshold"):
+        assert [t for t, letter in enumerate(found[rules]) if letter == "-"] == [3]
+
+
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [({"rules": "four-state", "keep_entropy": 1.0}, "four"), ({"high_varentropy": 1.0}, "threshold")],
+)
+def test_a_steered_runs_own_numbers_colour_its_tokens(
+    options: dict[str, Any], own: str, tmp_path: Path
+) -> None:
+    settings = Settings(
+        strategy="entropix",
+        options=options,
+        samples=3,
+        every=6,
+        base_tokens=30,
+        rollout_tokens=30,
+        keep_text=True,
+    )
+    questions = fpa.load_questions("demo", limit=1)
+    collect(settings, FakeEngine(), questions, tmp_path / "run")
+    explore(tmp_path / "run", tmp_path / "site", methods=("raw",), workers=1)
+    run = open_run(tmp_path / "run")
+    [question_id] = run.question_ids
+    core = data_of(tmp_path / "site", question_key(question_id))
+    h, v = np.array([[d.entropy, d.varentropy] for d in run.base(question_id).distributions]).T
+    rule = four_state if own == "four" else threshold_state
+    rules = FourStateRules(keep_entropy=1.0) if own == "four" else ThresholdRules(high_varentropy=1.0)
+    assert core["own"] == own
+    assert core["states"][own] == "".join(LETTERS[s] for s in rule(h, v, rules))  # type: ignore[arg-type]
+    assert core["states"][own] != "".join(LETTERS[s] for s in rule(h, v)), "the case shows nothing"
+    # What was drawn, letter by letter, and the states of each rollout that can be read, from its place on.
+    rows = run.rollouts(question_id)
+    nexts = alternatives(rows, run.base(question_id), run.question(question_id).categories, True, 2)
+    read = [(t, e) for t, here in nexts.items() for a in here for e in a.examples]
+    assert any(t not in set(rows["start"]) for t, _ in read), "the case shows nothing"
+    for t, example in read:
+        own_rows = rows[[text.endswith(example.text) for text in rows["text"]]]
+        assert example.states in [row["states"][t - row["start"] :] for _, row in own_rows.iterrows()]
+    drawn = "".join(rows["states"])
+    assert core["drawn"] == {letter: drawn.count(letter) for letter in set(drawn)}
+
+
+@pytest.mark.parametrize("theta", [1.5, "auto"])
+def test_eagers_splits_follow_the_runs_threshold(theta: float | str, tmp_path: Path) -> None:
+    settings = Settings(
+        strategy="eager", options={"theta": theta}, samples=4, base_tokens=30, rollout_tokens=30
+    )
+    collect(settings, FakeEngine(), fpa.load_questions("demo", limit=2), tmp_path / "run")
+    explore(tmp_path / "run", tmp_path / "site", workers=1)
+    run = open_run(tmp_path / "run")
+    [first, _] = run.question_ids
+    core = data_of(tmp_path / "site", question_key(first))
+    tops = [[d.top_entropy for d in run.base(q).distributions] for q in run.question_ids]
+    limit = np.percentile(np.concatenate(tops), 99) if theta == "auto" else theta
+    assert core["own"] == "eager"
+    assert core["theta"] == pytest.approx(limit, abs=1e-3)
+    assert core["states"]["eager"] == "".join("b" if at else "d" for at in branch_points(tops[0], limit))
 
 
 def test_without_token_ids_other_tokens_are_one(tmp_path: Path) -> None:

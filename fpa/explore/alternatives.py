@@ -36,7 +36,8 @@ class Example:
     """One rollout to read.
 
     ``text`` is what it says from the position on, or the whole response where the base path's text is not its
-    beginning (decoders may leave special tokens out); ``cut`` tells that it was shortened.
+    beginning (decoders may leave special tokens out); ``cut`` tells that it was shortened. ``states`` has a letter for
+    each of its own tokens from there, where a sampler of ours chose them.
     """
 
     outcome: str
@@ -44,6 +45,7 @@ class Example:
     text: str
     cut: bool
     whole: bool
+    states: str = ""
 
 
 @dataclass
@@ -67,7 +69,7 @@ def alternatives(
     started at ``t`` with ``w``. All of them are counted.
 
     Args:
-        rollouts: of one question, with ``COLUMNS``, and ``text`` where examples are wanted.
+        rollouts: of one question, with ``COLUMNS``, and ``text`` and ``states`` where examples are wanted.
         base: its base path.
         categories: K outcome names.
         told: whether ``diverge_at`` was recorded; if not, only a rollout's own start counts.
@@ -161,7 +163,9 @@ def _pick_examples(
             rows.setdefault((int(where[i]), int(which[i])), []).append(i)
     prefixes = np.cumsum([0, *(len(text) for text in base.token_texts)])
     path = "".join(base.token_texts)
-    outcomes, statuses, texts = (rollouts[c].to_numpy() for c in ("outcome", "status", "text"))
+    outcomes, statuses, texts, states = (
+        rollouts[c].to_numpy() for c in ("outcome", "status", "text", "states")
+    )
     for t, here in found.items():
         for alternative in here:
             candidates = rows.get((t, alternative.token), [])
@@ -172,8 +176,9 @@ def _pick_examples(
             picked = [turn[n] for n in range(wanted) for turn in turns if n < len(turn)][:wanted]
             for i in picked:
                 rest, whole = _after(texts[i], path[: prefixes[t]])
+                told = states[i][0 if whole else t - start[i] :] if isinstance(states[i], str) else ""
                 alternative.examples.append(
-                    Example(str(outcomes[i]), statuses[i], rest[:LONGEST], len(rest) > LONGEST, whole)
+                    Example(str(outcomes[i]), statuses[i], rest[:LONGEST], len(rest) > LONGEST, whole, told)
                 )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpa.draws import Draws
-from fpa.entropix import LETTERS, four_state, threshold_state
+from fpa.eager import THETA, branch_points
+from fpa.entropix import LETTERS, FourStateRules, ThresholdRules, four_state, threshold_state
 from fpa.errors import UsageError
 from fpa.explore.alternatives import COLUMNS, Alternative, alternatives
 from fpa.explore.pack import SCALE, columns, deltas, quantised, rounded
@@ -21,6 +23,9 @@ from fpa.schemas import base_from_table
 from fpa.score import change_scores
 from fpa.signals import entropy
 from fpa.store import question_key
+from fpa.strategies import strategy
+from fpa.strategies.eager import CALIBRATED_ON, Eager
+from fpa.strategies.entropix import Entropix
 from smoothing import MODELS, fit
 from smoothing.metrics import jumps, total_variation
 
@@ -129,16 +134,17 @@ def build_view(
         return View(key, row, card, core)
     base = base_from_table(table)
     core |= _path(base, table["p"].to_numpy(zero_copy_only=False))
+    core |= _rules(run, base)
     row |= {"base": base.answer.outcome, "tokens": len(base.token_ids)}
 
     has_texts = bool(options.examples) and bool(run.config.get("keep_text", False))
-    rollouts = run.rollouts(question_id, [*COLUMNS, "parent", *(["text"] if has_texts else [])])
+    rollouts = run.rollouts(question_id, [*COLUMNS, "parent", "states", *(["text"] if has_texts else [])])
     told = bool(run.config.get("divergence_recorded", True))
     # What split from another rollout is no draw of its own; without a curve to draw it is there to be read.
     own = rollouts[rollouts["parent"].isna()] if run.has_curve else rollouts
     nexts = alternatives(own, base, question.categories, told, options.examples if has_texts else 0)
     texts = {
-        f"{t}/{i}": [[e.outcome, e.status, e.text, int(e.cut), int(e.whole)] for e in a.examples]
+        f"{t}/{i}": [[e.outcome, e.status, e.text, int(e.cut), int(e.whole), e.states] for e in a.examples]
         for t, here in nexts.items()
         for i, a in enumerate(here)
         if a.examples
@@ -150,6 +156,7 @@ def build_view(
     core["texts"] = bool(texts)
     core["spent"] = row["spent"] = int(rollouts["n_tokens"].sum())
     core["rollouts"] = row["rollouts"] = len(rollouts)
+    core["drawn"] = dict(Counter("".join(rollouts["states"].dropna())))
     core["statuses"] = {k: int(n) for k, n in rollouts["status"].value_counts(sort=False).items()}
     core["reference"] = _reference(reference, base, question)
     if not run.has_curve:
@@ -193,7 +200,6 @@ def _path(base: BasePath, p: FloatArray) -> dict[str, Any]:
         "p": rounded(p),
         "entropy": rounded(known),
         "entropyWhole": whole,
-        "states": _states(base),
         "base": {
             "outcome": base.answer.outcome,
             "status": base.answer.status,
@@ -202,18 +208,45 @@ def _path(base: BasePath, p: FloatArray) -> dict[str, Any]:
     }
 
 
-def _states(base: BasePath) -> dict[str, str] | None:
-    """Entropix' states of each token by both rule sets, a letter a token; None without entropy and varentropy."""
-    h = np.array([d.entropy for d in base.distributions])
-    v = np.array([d.varentropy for d in base.distributions])
-    known = np.isfinite(h) & np.isfinite(v)
-    if not known.any():
-        return None
-    named = {"four": four_state(h, v), "threshold": threshold_state(h, v)}
-    return {
-        name: "".join(LETTERS[state] if there else "-" for state, there in zip(states, known, strict=True))
-        for name, states in named.items()
-    }
+def _rules(run: Run, base: BasePath) -> dict[str, Any]:
+    """What rules of entropy-guided generation say at each token of the base path, with the run's own numbers if any.
+
+    ``states`` has a letter a token for either rule set of Entropix, and for EAGER: where one sequence alone would
+    split. ``own`` names the rules that the run was collected by, ``theta`` is EAGER's threshold.
+    """
+    guide = strategy(run.config["strategy"], run.config.get("options")) if _guided(run) else None
+    four, threshold = FourStateRules(), ThresholdRules()
+    own = None
+    if isinstance(guide, Entropix):
+        rules = guide.rule_set
+        if isinstance(rules, FourStateRules):
+            own, four = "four", rules
+        elif isinstance(rules, ThresholdRules):
+            own, threshold = "threshold", rules
+    h, v, tops = (
+        np.array([getattr(d, name) for d in base.distributions], float)
+        for name in ("entropy", "varentropy", "top_entropy")
+    )
+    states = {}
+    if (known := np.isfinite(h) & np.isfinite(v)).any():
+        states["four"] = _letters([LETTERS[s] for s in four_state(h, v, four)], known)
+        states["threshold"] = _letters([LETTERS[s] for s in threshold_state(h, v, threshold)], known)
+    theta = THETA
+    if isinstance(guide, Eager):
+        own = "eager"
+        collected = run.collected_ids[:CALIBRATED_ON] if isinstance(guide.theta, str) else ()
+        theta = guide.threshold([run.base(q) for q in collected])
+    if (known := np.isfinite(tops)).all() and len(tops):
+        states["eager"] = _letters(["b" if at else "d" for at in branch_points(tops, theta)], known)
+    return {"states": states or None, "own": own, "theta": round(theta, 3)}
+
+
+def _guided(run: Run) -> bool:
+    return run.config.get("strategy") in ("entropix", "eager")
+
+
+def _letters(letters: Sequence[str], known: NDArray[np.bool_]) -> str:
+    return "".join(letter if there else "-" for letter, there in zip(letters, known, strict=True))
 
 
 def _token_text(a: Alternative, base: BasePath, t: int, vocabulary: Mapping[int, str]) -> str | None:

@@ -17,6 +17,7 @@ from fpa.eager import PERCENTILE, THETA, TreeSampler
 from fpa.engines.base import Engine, ReadsNext, Sampler
 from fpa.errors import UsageError
 from fpa.guided import StepEngine
+from fpa.records import BasePath
 from fpa.settings import Settings
 from fpa.signals import TOP
 from fpa.strategies.base import SEEDS, SPREAD, Group, Known, Unit
@@ -70,6 +71,13 @@ class Eager:
             )
         return TreeSampler(cast(StepEngine, engine), THETA if isinstance(self.theta, str) else self.theta)
 
+    def threshold(self, bases: Sequence[BasePath]) -> float:
+        """θ of the first round, in nats, from the run's base paths in their order."""
+        if not isinstance(self.theta, str):
+            return float(self.theta)
+        entropies = [d.top_entropy for base in bases[:CALIBRATED_ON] for d in base.distributions]
+        return float(np.nanpercentile(entropies, PERCENTILE))
+
     def waits(self, number: int) -> bool:
         """What later rounds give out is what all questions have left; ``auto`` reads all base paths."""
         return number > 0 or self.theta == "auto"
@@ -102,7 +110,7 @@ class Eager:
 
     def _given(self, number: int, questions: Sequence[Known], samples: int) -> list[tuple[int, float]]:
         """Sequences that each question may grow in a round, and its threshold; from the rounds before it."""
-        theta = _calibrated(questions) if isinstance(self.theta, str) else float(self.theta)
+        theta = self.threshold([q.base for q in questions])
         given, thetas = [samples] * len(questions), [theta] * len(questions)
         for past in range(number):
             grown = [int(q.rounds[past].sum()) for q in questions]
@@ -147,9 +155,3 @@ def divided(saved: int, needy: Sequence[bool], most: int | None) -> list[int]:
             if most is not None:
                 given[i] = min(given[i], most)
     return given
-
-
-def _calibrated(questions: Sequence[Known]) -> float:
-    """The threshold that the tokens of the first ten base paths give, in nats."""
-    entropies = [d.top_entropy for q in questions[:CALIBRATED_ON] for d in q.base.distributions]
-    return float(np.nanpercentile(entropies, PERCENTILE))
