@@ -167,8 +167,10 @@ def table(found: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def claims(found: pd.DataFrame, peaks: tuple[float, float, float], questions: int) -> list[str]:
-    """A sentence for each published claim, by the intervals."""
+def claims(
+    found: pd.DataFrame, peaks: dict[tuple[int, float], tuple[float, float, float]], questions: int
+) -> list[str]:
+    """A sentence for each published claim, by the intervals; ``peaks`` are ρ and its interval by M and θ."""
     ours = found[found["mode"] != "parallel"]
     surely = int((ours["tokens_high"] <= 0.6).sum())
     said = [
@@ -189,10 +191,11 @@ def claims(found: pd.DataFrame, peaks: tuple[float, float, float], questions: in
             f"({best['gain']:+.2f} [{best['gain_low']:+.2f}, {best['gain_high']:+.2f}]) with "
             f"{_change(best['tokens_ratio'])} (M={best['M']}, θ={best['theta']})"
         )
-    rho, low, high = peaks
-    said.append(
-        f"peak entropy against pass rate, ρ ≈ −0.55: {rho:.2f} [{low:.2f}, {high:.2f}] over {questions} questions"
+    each = "; ".join(
+        f"{rho:.2f} [{low:.2f}, {high:.2f}] at M={samples}, θ={theta}"
+        for (samples, theta), (rho, low, high) in peaks.items()
     )
+    said.append(f"peak entropy against pass rate, ρ ≈ −0.55, over {questions} questions of `init`: {each}")
     return said
 
 
@@ -229,7 +232,11 @@ def report(out: Path) -> None:
         count = len(sequences(folder, "parallel", most, 0.0))
         named[f"{folder.name} ({count} questions)"] = found
         found.to_csv(out / f"{folder.name}.csv", index=False)
-        peaks = peak_correlation(sequences(folder, "init", most, min(cells[most])))
+        peaks = {
+            (samples, theta): peak_correlation(sequences(folder, "init", samples, theta))
+            for samples, thetas in cells.items()
+            for theta in thetas
+        }
         print(f"\n### {folder.name}, {count} questions\n\n{table(found)}\n")
         for line in claims(found, peaks, count):
             print(f"- {line}.")
