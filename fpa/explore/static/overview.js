@@ -64,8 +64,6 @@
     return chosen;
   }
 
-  const link = (row) => `#q=${encodeURIComponent(row.key)}`;
-
   function verdict(row, categories) {
     if (!row.base) return h("span", { class: "soft" }, row.failure ? "failed" : "not collected");
     const told = row.right === null ? "" : row.right ? "right" : "wrong";
@@ -77,13 +75,13 @@
     );
   }
 
-  function tableRow(row, card, columns) {
+  function tableRow(row, card, columns, state) {
     const cells = {
       id: () =>
         h(
           "th",
           { scope: "row" },
-          h("a", { href: link(row), dir: "auto" }, row.id),
+          h("a", { href: window.fpa.addressOf(row.key, state), dir: "auto" }, row.id),
           h("span", { class: "excerpt", dir: "auto" }, card.text),
         ),
       subject: () => h("td", { class: "c-subject" }, h("span", { class: "excerpt", dir: "auto" }, row.subject ?? "–")),
@@ -142,10 +140,10 @@
     return { node, body };
   }
 
-  function multiple(row, card) {
+  function multiple(row, card, state) {
     return h(
       "a",
-      { class: "card", href: link(row) },
+      { class: "card", href: window.fpa.addressOf(row.key, state) },
       h("span", { class: "card-head" }, h("b", { dir: "auto" }, row.id), verdict(row, card.categories)),
       miniature(card.categories, card.spark, card.forks || [], 240, 76),
       h("span", { class: "excerpt", dir: "auto" }, card.text),
@@ -285,7 +283,7 @@
         body.append(
           ...next.map((r, n) => {
             const card = texts[n][r.i % index.cards];
-            return asCards ? multiple(r, card) : tableRow(r, card, columns);
+            return asCards ? multiple(r, card, state) : tableRow(r, card, columns, state);
           }),
         );
       };

@@ -89,21 +89,9 @@
           core.answer === letter ? h("span", { class: "tag right" }, "✓ correct") : null,
           core.base && core.base.outcome === letter ? h("span", { class: "tag" }, "base path") : null,
         );
-      const keys = this.index.columns.key;
-      const step = (by, title, sign) => {
-        const other = keys[this.row.i + by];
-        return h(
-          "a",
-          {
-            class: "step",
-            href: other ? `#q=${encodeURIComponent(other)}` : null,
-            "aria-disabled": other ? null : "true",
-            "aria-label": title,
-            title,
-          },
-          sign,
-        );
-      };
+      const step = (title, sign) => h("a", { class: "step", "aria-label": title, title }, sign);
+      this.back = h("a", { href: "#", id: "back" }, "All questions");
+      this.steps = [step("Question before ([)", "‹"), h("span", {}), step("Question after (])", "›")];
       this.notices = h("div", { class: "notices" });
       put(
         main,
@@ -116,17 +104,11 @@
             h(
               "p",
               { class: "crumbs" },
-              h("a", { href: "#", id: "back" }, "All questions"),
+              this.back,
               h("span", { "aria-hidden": "true" }, "/"),
-              h("span", { dir: "auto" }, core.id),
+              h("bdi", {}, core.id),
               core.subject ? h("span", { class: "tag", dir: "auto" }, core.subject) : null,
-              h(
-                "span",
-                { class: "steps" },
-                step(-1, "Question before ([)", "‹"),
-                h("span", {}, `${this.row.i + 1} / ${keys.length}`),
-                step(1, "Question after (])", "›"),
-              ),
+              h("span", { class: "steps" }, this.steps),
             ),
             h("h1", { dir: "auto" }, core.question),
             h(
@@ -350,6 +332,25 @@
     }
 
     // ---- what follows the state
+
+    /** Its place among the rows of the overview, and the addresses of the questions on both sides and of all. */
+    place(rows, state, overview) {
+      const at = rows.findIndex((r) => r.key === this.row.key);
+      const [before, number, after] = this.steps;
+      number.textContent = `${at + 1} / ${rows.length}`;
+      const all = this.index.columns.key.length;
+      number.title = rows.length < all ? `Of the ${rows.length} that fit, of all ${all}` : "";
+      for (const [link, other] of [
+        [before, rows[at - 1]],
+        [after, rows[at + 1]],
+      ]) {
+        link.toggleAttribute("href", Boolean(other));
+        if (other) link.href = window.fpa.addressOf(other.key, state);
+        if (other) link.removeAttribute("aria-disabled");
+        else link.setAttribute("aria-disabled", "true");
+      }
+      this.back.href = overview;
+    }
 
     async update(state, current) {
       const wanted = this.read(state);
