@@ -495,6 +495,59 @@ def test_enlarging_and_saving(shown: Page, sites: dict[str, Path], tmp_path: Pat
     assert "x=" not in state(page)
 
 
+@pytest.mark.parametrize("place", ["#plot", "#text"])
+def test_enlarging_by_keys_follows_the_token(shown: Page, sites: dict[str, Path], place: str) -> None:
+    page = shown.question(sites["mixed"], "long", "&t=400")
+    pin = page.locator(".plot > rect[visibility=visible]")
+
+    def view() -> tuple[int, int] | None:
+        found = re.search(r"x=(\d+)-(\d+)", state(page))
+        return found and (int(found[1]), int(found[2]))
+
+    page.focus(place)
+    page.keyboard.press("+")
+    expect(page.get_by_role("button", name="Whole path")).to_be_visible()
+    assert view() == (0, 1000)
+    page.keyboard.press("+")
+    page.wait_for_function("location.hash.includes('x=150-650')")
+    for key, wanted in (("End", (1500, 2000)), ("Home", (0, 500))):
+        page.keyboard.press(key)
+        expect(pin).to_have_count(1)
+        assert view() == wanted
+    page.keyboard.press("-")
+    assert view() == (0, 1000)
+    assert page.evaluate("'#' + document.activeElement.id") == place
+    for _ in range(12):
+        page.keyboard.press("+")
+    assert view() == (0, 4)
+    page.keyboard.press("0")
+    assert view() is None
+    expect(pin).to_have_count(1)
+
+
+def test_enlarging_by_buttons(browser: Any, sites: dict[str, Path]) -> None:
+    shown = Page(browser, has_touch=True)
+    shown.page.set_viewport_size({"width": 390, "height": 840})
+    page = shown.question(sites["mixed"], "plain", "&t=6")
+    closer, wider = (page.get_by_role("button", name=name) for name in ("Enlarge", "Show more of"))
+    expect(wider).to_have_attribute("aria-disabled", "true")
+    closer.tap()
+    closer.tap()
+    assert "x=4-9" in state(page)
+    page.locator(".tok[data-t='15']").tap()
+    assert "x=13-18" in state(page)
+    wider.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert "x=" not in state(page)
+    expect(wider).to_be_focused()
+    closer.tap()
+    page.get_by_role("button", name="Whole path").press("Enter")
+    expect(page.locator("#plot")).to_be_focused()
+    assert shown.problems == []
+    shown.context.close()
+
+
 def test_shades(shown: Page, sites: dict[str, Path]) -> None:
     page = shown.question(sites["mixed"], "plain")
 

@@ -161,7 +161,7 @@
     } else if (
       page &&
       page.tokens &&
-      /^(Arrow(Left|Right)|Home|End)$/.test(event.key) &&
+      /^(Arrow(Left|Right)|Home|End|[-+=−0])$/.test(event.key) &&
       event.target === document.body
     ) {
       document.getElementById("text").focus({ preventScroll: true });

@@ -12,6 +12,9 @@
     threshold: "threshold states",
   };
 
+  const ZOOMS = { "+": 0.5, "=": 0.5, "-": 2, "−": 2, 0: Infinity };
+  const NARROWEST = 4; // tokens that the plot may be enlarged to
+
   class Question {
     constructor(main, index, row, core, go) {
       Object.assign(this, { main, index, row, core, go });
@@ -44,8 +47,8 @@
       const stride = strides.map(String).includes(state.N) ? state.N : "1";
       const t = state.t === undefined || !/^\d+$/.test(state.t) ? null : Math.min(Number(state.t), this.length - 1);
       const zoomed = /^(\d+)-(\d+)$/.exec(state.x || "");
-      let range = [0, Math.max(1, this.length)];
-      if (zoomed && Number(zoomed[2]) - Number(zoomed[1]) >= 4 && Number(zoomed[1]) < this.length - 1)
+      let range = this.whole;
+      if (zoomed && Number(zoomed[2]) - Number(zoomed[1]) >= NARROWEST && Number(zoomed[1]) < this.length - 1)
         range = [Number(zoomed[1]), Math.min(Number(zoomed[2]), range[1])];
       const others = (state.with ?? (this.reference ? "reference" : "raw")).split(".");
       return {
@@ -65,6 +68,10 @@
         stacked: state.show === "stacked",
         shade: this.shadeable(state.shade) ? state.shade : "change",
       };
+    }
+
+    get whole() {
+      return [0, Math.max(1, this.length)];
     }
 
     shadeable(shade) {
@@ -226,7 +233,16 @@
         "aria-valuemax": this.length - 1,
         onkeydown: (event) => this.keys(event),
       });
-      this.unzoom = h("button", { type: "button", class: "quiet", onclick: () => this.go({ x: null }) }, "Whole path");
+      // Never disabled outright: a button that is loses the keyboard's focus.
+      const zoom = (by, title, sign) =>
+        h(
+          "button",
+          { type: "button", class: "quiet", title, "aria-label": title, onclick: () => this.zoom(by) },
+          sign,
+        );
+      this.closer = zoom(0.5, "Enlarge the plot at the selected token (+)", "+");
+      this.wider = zoom(2, "Show more of the path (−)", "−");
+      this.unzoom = h("button", { type: "button", class: "quiet", onclick: () => this.unzoomed() }, "Whole path");
       this.save = h(
         "button",
         {
@@ -250,7 +266,7 @@
             this.showPills,
           ),
           h("div", { class: "controls" }, this.sizeSlider.node, this.strideSlider.node, this.cost),
-          h("div", { class: "controls legend-row" }, this.legend, this.unzoom, this.save),
+          h("div", { class: "controls legend-row" }, this.legend, this.unzoom, h("span", { class: "pair" }, this.wider, this.closer), this.save),
           this.plotHost,
           (this.missing = h("p", { class: "note", hidden: true })),
         ),
@@ -258,7 +274,7 @@
       this.chart = new window.fpa.Chart(this.plotHost, {
         hover: (t) => this.hover(t),
         select: (t) => this.select(t),
-        zoom: (range) => this.go({ x: range && range.join("-") }),
+        zoom: (range) => this.show(range || this.whole),
       });
     }
 
@@ -467,7 +483,10 @@
       this.missing.textContent = this.focus
         ? ""
         : `${NAMES[state.method] || state.method}: ${this.cell.curves[state.method].missing}`;
-      this.unzoom.hidden = state.range[0] === 0 && state.range[1] === Math.max(1, this.length);
+      const [from, to] = state.range;
+      this.unzoom.hidden = to - from === this.length;
+      this.wider.setAttribute("aria-disabled", String(to - from >= this.length));
+      this.closer.setAttribute("aria-disabled", String(to - from <= NARROWEST));
 
       const overlays = [];
       for (const name of this.methods)
@@ -705,7 +724,36 @@
     }
 
     select(t) {
-      if (this.length) this.go({ t: String(Math.max(0, Math.min(this.length - 1, t))) }, true);
+      if (!this.length) return;
+      const chosen = Math.max(0, Math.min(this.length - 1, t));
+      const [from, to] = this.state.range;
+      const seen = chosen >= from && chosen < to;
+      this.go({ t: String(chosen), ...(seen ? {} : { x: this.around(chosen, to - from).join("-") }) });
+    }
+
+    /** So many tokens of the path, with the token in their middle where the path's ends allow it. */
+    around(t, width) {
+      const from = Math.max(0, Math.min(this.length - width, t - Math.floor(width / 2)));
+      return [from, from + width];
+    }
+
+    /** Show more or fewer tokens, about the selected one; about the middle where that is out of sight. */
+    zoom(by) {
+      const { range, t } = this.state;
+      const [from, to] = range;
+      const width = Math.min(this.length, Math.max(NARROWEST, Math.ceil((to - from) * by)));
+      if (width === to - from) return;
+      this.show(this.around(t !== null && t >= from && t < to ? t : Math.floor((from + to) / 2), width));
+    }
+
+    show([from, to]) {
+      this.go({ x: to - from >= this.length ? null : `${from}-${to}` });
+    }
+
+    /** The whole path again; the button that said so hides, and hands its focus to the plot. */
+    unzoomed() {
+      this.show(this.whole);
+      this.plotHost.focus({ preventScroll: true });
     }
 
     mark() {
@@ -760,6 +808,7 @@
       else if (event.key === "PageDown" || event.key === "PageUp") next = t + (event.key === "PageDown" ? 10 : -10);
       else if (event.key === "Home") next = 0;
       else if (event.key === "End") next = this.length - 1;
+      else if (this.chart && event.key in ZOOMS) this.zoom(ZOOMS[event.key]);
       else return;
       event.preventDefault();
       event.stopPropagation();
