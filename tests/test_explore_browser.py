@@ -275,6 +275,25 @@ def test_small_multiples_open_their_question_and_lead_back(shown: Page, sites: d
     expect(page.locator(".steps > span")).to_have_text("2 / 67")
 
 
+def test_buttons_keep_the_focus(shown: Page, sites: dict[str, Path]) -> None:
+    page = shown.open(sites["many"])
+    for address, button in (
+        ("sort=largest", "th.c-largest button"),
+        ("sort=id", "th.c-id button"),
+        ("down=1", ".order"),
+        ("view=cards", "button:text-is('Small multiples')"),
+    ):
+        page.locator(button).press("Enter")
+        page.wait_for_function(f"location.hash.includes('{address}')")
+        expect(page.locator(button)).to_be_focused()
+    page = shown.question(sites["mixed"], "plain", "&t=2")
+    chip = page.locator(".fork-chip").first
+    expect(chip).to_have_attribute("aria-pressed", "false")
+    chip.press("Enter")
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    expect(chip).to_be_focused()
+
+
 # --- one question
 
 

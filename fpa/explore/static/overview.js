@@ -116,6 +116,7 @@
           "button",
           {
             type: "button",
+            id: `by-${c.name}`, // by which the focus finds it again
             title: c.hint,
             onclick: () =>
               go({ sort: c.name, down: state.sort === c.name ? (state.down ? null : "1") : c.text ? null : "1" }),
@@ -184,6 +185,7 @@
         "button",
         {
           type: "button",
+          id: `as-${name}`,
           "aria-pressed": String((state.view || "table") === name),
           onclick: () => go({ view: name === "table" ? null : name }),
         },
@@ -224,6 +226,7 @@
         "button",
         {
           type: "button",
+          id: "order",
           class: "order",
           title: "Turn the order round",
           "aria-label": state.down ? "Descending" : "Ascending",
@@ -287,7 +290,13 @@
           }),
         );
       };
-      more.addEventListener("click", extend);
+      more.addEventListener("click", async () => {
+        const last = body.lastElementChild;
+        await extend();
+        // The button may have hidden; what it brought comes next.
+        const next = last.nextElementSibling;
+        if (next) (next.querySelector("a") || next).focus({ preventScroll: true });
+      });
       new IntersectionObserver((seen) => seen.some((e) => e.isIntersecting) && !more.hidden && extend(), {
         rootMargin: "600px",
       }).observe(more);

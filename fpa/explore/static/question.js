@@ -616,6 +616,17 @@
             .slice(0, 12)
             .sort((a, b) => a.x - b.x)
         : this.forks;
+      // Rebuilding would take the keyboard's focus away: only where there are other forks than before.
+      const those = JSON.stringify(this.forks);
+      if (those !== this.listed) this.listForks(shown, many);
+      this.listed = those;
+      this.forkList.querySelectorAll("button").forEach((b, i) => {
+        const { from, to } = shown[i];
+        b.setAttribute("aria-pressed", String(this.state.t !== null && this.state.t >= from && this.state.t < to));
+      });
+    }
+
+    listForks(shown, many) {
       put(
         this.forkList,
         this.forks.length
@@ -627,7 +638,6 @@
             {
               type: "button",
               class: "fork-chip",
-              "aria-pressed": String(this.state.t !== null && this.state.t >= f.from && this.state.t < f.to),
               title: `Fork at position ${f.x}, total variation ${f.size.toFixed(2)}`,
               onclick: () => this.select(f.from),
             },
