@@ -755,6 +755,19 @@ def test_phone_width(browser: Any, sites: dict[str, Path]) -> None:
     for view in ("", "#view=cards"):
         page = shown.open(sites["mixed"], view)
         assert page.evaluate("document.documentElement.scrollWidth") == 360
+    # Every column is there, to be scrolled to beside the question, and a tap on any opens it.
+    page = shown.open(sites["mixed"])
+    row = page.locator(".all tbody tr", has=page.locator("a:text-is('plain')"))
+    expect(row.locator("td")).to_have_count(9)
+    for cell in row.locator("td").all():
+        cell.scroll_into_view_if_needed()
+        expect(cell).to_be_in_viewport()
+        expect(row.locator("a")).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.inner_text("#about").startswith("run · grid")
+    row.locator(".c-spent").tap()
+    expect(page.locator(".crumbs > bdi")).to_have_text("plain")
+    expect(page.get_by_role("button", name="Save SVG")).to_be_visible()
     page = shown.question(sites["mixed"], "plain")
     assert not page.locator(".next").is_visible()
     page.click("text=More")

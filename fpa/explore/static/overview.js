@@ -94,9 +94,11 @@
       spent: () => h("td", { class: "num c-spent", title: count(row.spent) }, short(row.spent)),
     };
     const [first, ...rest] = columns.map((c) => cells[c.name]());
+    // On a narrow page, where the first cell stays in sight, its link does not reach over the others.
+    const open = (e) => e.target.closest("a") || e.currentTarget.querySelector("a").click();
     return h(
       "tr",
-      {},
+      { onclick: open },
       first,
       h("td", { class: "c-spark" }, miniature(card.categories, card.spark, card.forks || [], 140, 30)),
       rest,
@@ -129,7 +131,7 @@
     const body = h("tbody");
     const node = h(
       "div",
-      { class: "scroll" },
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "All questions, to be scrolled sideways" },
       h(
         "table",
         { class: "all" },
