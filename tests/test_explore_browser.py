@@ -266,13 +266,32 @@ def test_small_multiples_open_their_question_and_lead_back(shown: Page, sites: d
     expect(page.locator(".tally")).to_have_text(re.compile("of 200"))
     wanted = rows(page)[1]
     page.click(f".card:has(b:text-is('{wanted}'))")
-    expect(page.locator(".steps > span")).to_have_text(f"{int(wanted[1:]) + 1} / 200")
+    expect(page.locator(".steps > span")).to_have_text("2 / 67")  # of those that the filter lets through
     page.click("#back")
     expect(page.locator(".card").first).to_be_visible()
     assert "view=cards" in state(page)
     assert "forks=none" in state(page)
     page.go_back()
-    expect(page.locator(".steps > span")).to_have_text(f"{int(wanted[1:]) + 1} / 200")
+    expect(page.locator(".steps > span")).to_have_text("2 / 67")
+
+
+def test_buttons_keep_the_focus(shown: Page, sites: dict[str, Path]) -> None:
+    page = shown.open(sites["many"])
+    for address, button in (
+        ("sort=largest", "th.c-largest button"),
+        ("sort=id", "th.c-id button"),
+        ("down=1", ".order"),
+        ("view=cards", "button:text-is('Small multiples')"),
+    ):
+        page.locator(button).press("Enter")
+        page.wait_for_function(f"location.hash.includes('{address}')")
+        expect(page.locator(button)).to_be_focused()
+    page = shown.question(sites["mixed"], "plain", "&t=2")
+    chip = page.locator(".fork-chip").first
+    expect(chip).to_have_attribute("aria-pressed", "false")
+    chip.press("Enter")
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    expect(chip).to_be_focused()
 
 
 # --- one question
@@ -407,6 +426,58 @@ def test_keys_between_questions_and_pages(shown: Page, sites: dict[str, Path]) -
     expect(page.locator("#find")).to_be_focused()
 
 
+def test_the_next_question_is_the_next_row_seen_as_the_one_before(
+    shown: Page, sites: dict[str, Path]
+) -> None:
+    page = shown.open(sites["mixed"], "#sort=forks&down=1&find=which")
+    names = rows(page)
+    assert len(names) == 6
+    assert names != sorted(names)
+    page.click(f".all tbody a:text-is('{names[0]}')")
+    number = page.locator(".steps > span")
+    expect(number).to_have_text("1 / 6")
+    assert page.locator(".step").first.get_attribute("aria-disabled") == "true"
+    page.click("[data-method=told]")
+    page.click("[data-shade=entropy]")
+    page.click("[data-show=stacked]")
+    page.click(".tok[data-t='3']")
+    expect(page.locator(".inspector h2")).to_contain_text("Token 3")
+    for i, go_on in enumerate((lambda: page.keyboard.press("]"), lambda: page.click(".step >> nth=1")), 1):
+        go_on()
+        expect(number).to_have_text(f"{i + 1} / 6")
+        assert page.locator(".crumbs > bdi").inner_text() == names[i]
+        for pressed in ("[data-method=told]", "[data-shade=entropy]", "[data-show=stacked]"):
+            expect(page.locator(pressed)).to_have_attribute("aria-pressed", "true")
+        assert "t=3" not in state(page).split("&")
+    # All of it is in the address: a shared one leads back to the same rows.
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    expect(number).to_have_text("3 / 6")
+    page.click("#back")
+    expect(page.locator(".tally")).to_have_text("6 of 9 questions")
+    assert rows(page) == names
+    # A question that the filter leaves out is one of the whole run.
+    page = shown.question(sites["mixed"], "calm", "&find=nowhere")
+    expect(page.locator(".steps > span")).to_have_text(re.compile(" / 9$"))
+
+
+def test_an_error_is_gone_with_what_failed(shown: Page, sites: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(sites["mixed"], tmp_path / "site")
+    (tmp_path / "site" / "data" / f"{question_key('plain')}.js").unlink()
+    page = shown.question(tmp_path / "site", "path")
+    page.evaluate(f"location.hash = 'q={question_key('plain')}'")
+    expect(page.locator(".error")).to_contain_text("is missing: build the pages again")
+    page.go_back()
+    expect(page.locator(".crumbs > bdi")).to_have_text("path")
+    expect(page.locator(".error")).to_have_count(0)
+    page.go_forward()
+    expect(page.locator(".error")).to_be_visible()
+    page.keyboard.press("[")
+    expect(page.locator(".crumbs > bdi")).to_have_text("path")
+    assert all("ERR_FILE_NOT_FOUND" in problem for problem in shown.problems)
+    shown.problems.clear()
+
+
 def test_next_tokens_show_probabilities_answers_and_examples(shown: Page, sites: dict[str, Path]) -> None:
     page = shown.question(sites["mixed"], "plain", "&t=6")
     lines = page.locator(".next > li")
@@ -441,6 +512,59 @@ def test_enlarging_and_saving(shown: Page, sites: dict[str, Path], tmp_path: Pat
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Whole path")).not_to_be_visible()
     assert "x=" not in state(page)
+
+
+@pytest.mark.parametrize("place", ["#plot", "#text"])
+def test_enlarging_by_keys_follows_the_token(shown: Page, sites: dict[str, Path], place: str) -> None:
+    page = shown.question(sites["mixed"], "long", "&t=400")
+    pin = page.locator(".plot > rect[visibility=visible]")
+
+    def view() -> tuple[int, int] | None:
+        found = re.search(r"x=(\d+)-(\d+)", state(page))
+        return found and (int(found[1]), int(found[2]))
+
+    page.focus(place)
+    page.keyboard.press("+")
+    expect(page.get_by_role("button", name="Whole path")).to_be_visible()
+    assert view() == (0, 1000)
+    page.keyboard.press("+")
+    page.wait_for_function("location.hash.includes('x=150-650')")
+    for key, wanted in (("End", (1500, 2000)), ("Home", (0, 500))):
+        page.keyboard.press(key)
+        expect(pin).to_have_count(1)
+        assert view() == wanted
+    page.keyboard.press("-")
+    assert view() == (0, 1000)
+    assert page.evaluate("'#' + document.activeElement.id") == place
+    for _ in range(12):
+        page.keyboard.press("+")
+    assert view() == (0, 4)
+    page.keyboard.press("0")
+    assert view() is None
+    expect(pin).to_have_count(1)
+
+
+def test_enlarging_by_buttons(browser: Any, sites: dict[str, Path]) -> None:
+    shown = Page(browser, has_touch=True)
+    shown.page.set_viewport_size({"width": 390, "height": 840})
+    page = shown.question(sites["mixed"], "plain", "&t=6")
+    closer, wider = (page.get_by_role("button", name=name) for name in ("Enlarge", "Show more of"))
+    expect(wider).to_have_attribute("aria-disabled", "true")
+    closer.tap()
+    closer.tap()
+    assert "x=4-9" in state(page)
+    page.locator(".tok[data-t='15']").tap()
+    assert "x=13-18" in state(page)
+    wider.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert "x=" not in state(page)
+    expect(wider).to_be_focused()
+    closer.tap()
+    page.get_by_role("button", name="Whole path").press("Enter")
+    expect(page.locator("#plot")).to_be_focused()
+    assert shown.problems == []
+    shown.context.close()
 
 
 def test_shades(shown: Page, sites: dict[str, Path]) -> None:
@@ -631,6 +755,19 @@ def test_phone_width(browser: Any, sites: dict[str, Path]) -> None:
     for view in ("", "#view=cards"):
         page = shown.open(sites["mixed"], view)
         assert page.evaluate("document.documentElement.scrollWidth") == 360
+    # Every column is there, to be scrolled to beside the question, and a tap on any opens it.
+    page = shown.open(sites["mixed"])
+    row = page.locator(".all tbody tr", has=page.locator("a:text-is('plain')"))
+    expect(row.locator("td")).to_have_count(9)
+    for cell in row.locator("td").all():
+        cell.scroll_into_view_if_needed()
+        expect(cell).to_be_in_viewport()
+        expect(row.locator("a")).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.inner_text("#about").startswith("run · grid")
+    row.locator(".c-spent").tap()
+    expect(page.locator(".crumbs > bdi")).to_have_text("plain")
+    expect(page.get_by_role("button", name="Save SVG")).to_be_visible()
     page = shown.question(sites["mixed"], "plain")
     assert not page.locator(".next").is_visible()
     page.click("text=More")

@@ -6,7 +6,6 @@
   const live = document.getElementById("live");
   let index;
   let page = null; // the question shown, or null for the overview
-  let overviewHash = "#";
   let turn = 0;
   let searching = false; // the search is to be focused once it is there
 
@@ -26,9 +25,36 @@
 
   window.fpa.replace = replace;
 
+  // What the address of a question keeps of the overview it was opened from, and what one question's view hands on to
+  // the next: not the token, nor anything else that belongs to one path alone.
+  const LISTING = ["subject", "forks", "least", "answer", "find", "sort", "down", "view"];
+  const VIEW = ["m", "S", "N", "with", "show", "shade"];
+  const part = (state, names) => Object.fromEntries(names.filter((n) => n in state).map((n) => [n, state[n]]));
+
+  /** The address of a question: in the overview's selection and order, looked at as the one before. */
+  const addressOf = (key, state) => write({ q: key, ...part(state, VIEW), ...part(state, LISTING) });
+
+  window.fpa.addressOf = addressOf;
+
+  const overviewOf = (state) => write(part(state, LISTING));
+
+  let order = { of: null, rows: [] };
+
+  /** The overview's rows in its order; those of the whole run where the question asked for is not among them. */
+  async function ordered(state) {
+    const of = overviewOf(state);
+    if (order.of !== of) order = { of, rows: await window.fpa.select(index, state) };
+    return state.q === undefined || order.rows.some((r) => r.key === state.q) ? order.rows : window.fpa.rows(index);
+  }
+
   function go(changes) {
     replace(changes);
     show();
+  }
+
+  function closePage() {
+    if (page) page.close();
+    page = null;
   }
 
   async function show() {
@@ -37,9 +63,7 @@
     const state = read();
     try {
       if (state.q === undefined) {
-        if (page) page.close();
-        page = null;
-        overviewHash = location.hash || "#";
+        closePage();
         document.title = `${index.run.name} – forking paths`;
         await window.fpa.overview(main, index, state, go, current);
         if (searching) document.getElementById("find")?.focus();
@@ -48,25 +72,40 @@
       }
       const row = window.fpa.rows(index).find((r) => r.key === state.q);
       if (!row) {
-        page = null;
+        closePage();
         put(
           main,
-          h("p", { class: "state" }, "This run has no such question. ", h("a", { href: "#" }, "All questions")),
+          h(
+            "p",
+            { class: "state" },
+            "This run has no such question. ",
+            h("a", { href: overviewOf(state) }, "All questions"),
+          ),
         );
         return;
       }
+      const rows = await ordered(state);
+      if (!current()) return;
       if (!page || page.row.key !== row.key) {
         const core = await window.fpa.load(row.key);
         if (!current()) return;
-        if (page) page.close();
+        closePage();
         page = new window.fpa.Question(main, index, row, core, go);
-        main.querySelector("#back").href = overviewHash;
         document.title = `${row.id} – ${index.run.name}`;
         window.scrollTo(0, 0);
       }
+      page.place(rows, state, overviewOf(state));
       await page.update(state, current);
     } catch (error) {
-      if (current()) put(main, h("p", { class: "state error", role: "alert" }, error.message));
+      if (!current()) return;
+      closePage(); // it is drawn anew when it is asked for again
+      put(
+        main,
+        h("p", { class: "state error", role: "alert" }, error.message),
+        state.q === undefined
+          ? null
+          : h("p", { class: "state" }, h("a", { href: overviewOf(state), id: "back" }, "All questions")),
+      );
     }
   }
 
@@ -87,15 +126,15 @@
   /** Colours are attributes, so another theme means another drawing. */
   function redraw() {
     if (!index) return;
-    if (page) page.close();
-    page = null;
+    closePage();
     show();
   }
 
-  function neighbour(by) {
-    const keys = index.columns.key || [];
-    const at = page ? keys.indexOf(page.row.key) + by : 0;
-    if (keys[at]) location.hash = `q=${encodeURIComponent(keys[at])}`;
+  async function neighbour(by) {
+    const state = read();
+    const rows = await ordered(state);
+    const at = state.q === undefined ? 0 : rows.findIndex((r) => r.key === state.q) + by;
+    if (rows[at]) location.hash = addressOf(rows[at].key, state);
   }
 
   function keys(event) {
@@ -108,12 +147,12 @@
       "?": () => document.getElementById("about-page").showModal(),
       "/": () => {
         searching = true;
-        if (page) location.hash = overviewHash.slice(1);
-        else show();
+        if (read().q === undefined) show();
+        else location.hash = overviewOf(read());
       },
       Escape: () => {
         if (read().x) go({ x: null });
-        else if (page) location.hash = overviewHash.slice(1);
+        else if (read().q !== undefined) location.hash = overviewOf(read());
       },
     }[event.key];
     if (press) {
@@ -122,7 +161,7 @@
     } else if (
       page &&
       page.tokens &&
-      /^(Arrow(Left|Right)|Home|End)$/.test(event.key) &&
+      /^(Arrow(Left|Right)|Home|End|[-+=−0])$/.test(event.key) &&
       event.target === document.body
     ) {
       document.getElementById("text").focus({ preventScroll: true });

@@ -64,8 +64,6 @@
     return chosen;
   }
 
-  const link = (row) => `#q=${encodeURIComponent(row.key)}`;
-
   function verdict(row, categories) {
     if (!row.base) return h("span", { class: "soft" }, row.failure ? "failed" : "not collected");
     const told = row.right === null ? "" : row.right ? "right" : "wrong";
@@ -77,13 +75,13 @@
     );
   }
 
-  function tableRow(row, card, columns) {
+  function tableRow(row, card, columns, state) {
     const cells = {
       id: () =>
         h(
           "th",
           { scope: "row" },
-          h("a", { href: link(row), dir: "auto" }, row.id),
+          h("a", { href: window.fpa.addressOf(row.key, state), dir: "auto" }, row.id),
           h("span", { class: "excerpt", dir: "auto" }, card.text),
         ),
       subject: () => h("td", { class: "c-subject" }, h("span", { class: "excerpt", dir: "auto" }, row.subject ?? "–")),
@@ -96,9 +94,11 @@
       spent: () => h("td", { class: "num c-spent", title: count(row.spent) }, short(row.spent)),
     };
     const [first, ...rest] = columns.map((c) => cells[c.name]());
+    // On a narrow page, where the first cell stays in sight, its link does not reach over the others.
+    const open = (e) => e.target.closest("a") || e.currentTarget.querySelector("a").click();
     return h(
       "tr",
-      {},
+      { onclick: open },
       first,
       h("td", { class: "c-spark" }, miniature(card.categories, card.spark, card.forks || [], 140, 30)),
       rest,
@@ -118,6 +118,7 @@
           "button",
           {
             type: "button",
+            id: `by-${c.name}`, // by which the focus finds it again
             title: c.hint,
             onclick: () =>
               go({ sort: c.name, down: state.sort === c.name ? (state.down ? null : "1") : c.text ? null : "1" }),
@@ -130,7 +131,7 @@
     const body = h("tbody");
     const node = h(
       "div",
-      { class: "scroll" },
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "All questions, to be scrolled sideways" },
       h(
         "table",
         { class: "all" },
@@ -142,10 +143,10 @@
     return { node, body };
   }
 
-  function multiple(row, card) {
+  function multiple(row, card, state) {
     return h(
       "a",
-      { class: "card", href: link(row) },
+      { class: "card", href: window.fpa.addressOf(row.key, state) },
       h("span", { class: "card-head" }, h("b", { dir: "auto" }, row.id), verdict(row, card.categories)),
       miniature(card.categories, card.spark, card.forks || [], 240, 76),
       h("span", { class: "excerpt", dir: "auto" }, card.text),
@@ -186,6 +187,7 @@
         "button",
         {
           type: "button",
+          id: `as-${name}`,
           "aria-pressed": String((state.view || "table") === name),
           onclick: () => go({ view: name === "table" ? null : name }),
         },
@@ -226,6 +228,7 @@
         "button",
         {
           type: "button",
+          id: "order",
           class: "order",
           title: "Turn the order round",
           "aria-label": state.down ? "Descending" : "Ascending",
@@ -285,11 +288,17 @@
         body.append(
           ...next.map((r, n) => {
             const card = texts[n][r.i % index.cards];
-            return asCards ? multiple(r, card) : tableRow(r, card, columns);
+            return asCards ? multiple(r, card, state) : tableRow(r, card, columns, state);
           }),
         );
       };
-      more.addEventListener("click", extend);
+      more.addEventListener("click", async () => {
+        const last = body.lastElementChild;
+        await extend();
+        // The button may have hidden; what it brought comes next.
+        const next = last.nextElementSibling;
+        if (next) (next.querySelector("a") || next).focus({ preventScroll: true });
+      });
       new IntersectionObserver((seen) => seen.some((e) => e.isIntersecting) && !more.hidden && extend(), {
         rootMargin: "600px",
       }).observe(more);

@@ -12,6 +12,9 @@
     threshold: "threshold states",
   };
 
+  const ZOOMS = { "+": 0.5, "=": 0.5, "-": 2, "−": 2, 0: Infinity };
+  const NARROWEST = 4; // tokens that the plot may be enlarged to
+
   class Question {
     constructor(main, index, row, core, go) {
       Object.assign(this, { main, index, row, core, go });
@@ -44,8 +47,8 @@
       const stride = strides.map(String).includes(state.N) ? state.N : "1";
       const t = state.t === undefined || !/^\d+$/.test(state.t) ? null : Math.min(Number(state.t), this.length - 1);
       const zoomed = /^(\d+)-(\d+)$/.exec(state.x || "");
-      let range = [0, Math.max(1, this.length)];
-      if (zoomed && Number(zoomed[2]) - Number(zoomed[1]) >= 4 && Number(zoomed[1]) < this.length - 1)
+      let range = this.whole;
+      if (zoomed && Number(zoomed[2]) - Number(zoomed[1]) >= NARROWEST && Number(zoomed[1]) < this.length - 1)
         range = [Number(zoomed[1]), Math.min(Number(zoomed[2]), range[1])];
       const others = (state.with ?? (this.reference ? "reference" : "raw")).split(".");
       return {
@@ -65,6 +68,10 @@
         stacked: state.show === "stacked",
         shade: this.shadeable(state.shade) ? state.shade : "change",
       };
+    }
+
+    get whole() {
+      return [0, Math.max(1, this.length)];
     }
 
     shadeable(shade) {
@@ -89,21 +96,9 @@
           core.answer === letter ? h("span", { class: "tag right" }, "✓ correct") : null,
           core.base && core.base.outcome === letter ? h("span", { class: "tag" }, "base path") : null,
         );
-      const keys = this.index.columns.key;
-      const step = (by, title, sign) => {
-        const other = keys[this.row.i + by];
-        return h(
-          "a",
-          {
-            class: "step",
-            href: other ? `#q=${encodeURIComponent(other)}` : null,
-            "aria-disabled": other ? null : "true",
-            "aria-label": title,
-            title,
-          },
-          sign,
-        );
-      };
+      const step = (title, sign) => h("a", { class: "step", "aria-label": title, title }, sign);
+      this.back = h("a", { href: "#", id: "back" }, "All questions");
+      this.steps = [step("Question before ([)", "‹"), h("span", {}), step("Question after (])", "›")];
       this.notices = h("div", { class: "notices" });
       put(
         main,
@@ -116,17 +111,11 @@
             h(
               "p",
               { class: "crumbs" },
-              h("a", { href: "#", id: "back" }, "All questions"),
+              this.back,
               h("span", { "aria-hidden": "true" }, "/"),
-              h("span", { dir: "auto" }, core.id),
+              h("bdi", {}, core.id),
               core.subject ? h("span", { class: "tag", dir: "auto" }, core.subject) : null,
-              h(
-                "span",
-                { class: "steps" },
-                step(-1, "Question before ([)", "‹"),
-                h("span", {}, `${this.row.i + 1} / ${keys.length}`),
-                step(1, "Question after (])", "›"),
-              ),
+              h("span", { class: "steps" }, this.steps),
             ),
             h("h1", { dir: "auto" }, core.question),
             h(
@@ -244,7 +233,16 @@
         "aria-valuemax": this.length - 1,
         onkeydown: (event) => this.keys(event),
       });
-      this.unzoom = h("button", { type: "button", class: "quiet", onclick: () => this.go({ x: null }) }, "Whole path");
+      // Never disabled outright: a button that is loses the keyboard's focus.
+      const zoom = (by, title, sign) =>
+        h(
+          "button",
+          { type: "button", class: "quiet", title, "aria-label": title, onclick: () => this.zoom(by) },
+          sign,
+        );
+      this.closer = zoom(0.5, "Enlarge the plot at the selected token (+)", "+");
+      this.wider = zoom(2, "Show more of the path (−)", "−");
+      this.unzoom = h("button", { type: "button", class: "quiet", onclick: () => this.unzoomed() }, "Whole path");
       this.save = h(
         "button",
         {
@@ -268,7 +266,7 @@
             this.showPills,
           ),
           h("div", { class: "controls" }, this.sizeSlider.node, this.strideSlider.node, this.cost),
-          h("div", { class: "controls legend-row" }, this.legend, this.unzoom, this.save),
+          h("div", { class: "controls legend-row" }, this.legend, this.unzoom, h("span", { class: "pair" }, this.wider, this.closer), this.save),
           this.plotHost,
           (this.missing = h("p", { class: "note", hidden: true })),
         ),
@@ -276,7 +274,7 @@
       this.chart = new window.fpa.Chart(this.plotHost, {
         hover: (t) => this.hover(t),
         select: (t) => this.select(t),
-        zoom: (range) => this.go({ x: range && range.join("-") }),
+        zoom: (range) => this.show(range || this.whole),
       });
     }
 
@@ -350,6 +348,25 @@
     }
 
     // ---- what follows the state
+
+    /** Its place among the rows of the overview, and the addresses of the questions on both sides and of all. */
+    place(rows, state, overview) {
+      const at = rows.findIndex((r) => r.key === this.row.key);
+      const [before, number, after] = this.steps;
+      number.textContent = `${at + 1} / ${rows.length}`;
+      const all = this.index.columns.key.length;
+      number.title = rows.length < all ? `Of the ${rows.length} that fit, of all ${all}` : "";
+      for (const [link, other] of [
+        [before, rows[at - 1]],
+        [after, rows[at + 1]],
+      ]) {
+        link.toggleAttribute("href", Boolean(other));
+        if (other) link.href = window.fpa.addressOf(other.key, state);
+        if (other) link.removeAttribute("aria-disabled");
+        else link.setAttribute("aria-disabled", "true");
+      }
+      this.back.href = overview;
+    }
 
     async update(state, current) {
       const wanted = this.read(state);
@@ -466,7 +483,10 @@
       this.missing.textContent = this.focus
         ? ""
         : `${NAMES[state.method] || state.method}: ${this.cell.curves[state.method].missing}`;
-      this.unzoom.hidden = state.range[0] === 0 && state.range[1] === Math.max(1, this.length);
+      const [from, to] = state.range;
+      this.unzoom.hidden = to - from === this.length;
+      this.wider.setAttribute("aria-disabled", String(to - from >= this.length));
+      this.closer.setAttribute("aria-disabled", String(to - from <= NARROWEST));
 
       const overlays = [];
       for (const name of this.methods)
@@ -596,6 +616,17 @@
             .slice(0, 12)
             .sort((a, b) => a.x - b.x)
         : this.forks;
+      // Rebuilding would take the keyboard's focus away: only where there are other forks than before.
+      const those = JSON.stringify(this.forks);
+      if (those !== this.listed) this.listForks(shown, many);
+      this.listed = those;
+      this.forkList.querySelectorAll("button").forEach((b, i) => {
+        const { from, to } = shown[i];
+        b.setAttribute("aria-pressed", String(this.state.t !== null && this.state.t >= from && this.state.t < to));
+      });
+    }
+
+    listForks(shown, many) {
       put(
         this.forkList,
         this.forks.length
@@ -607,7 +638,6 @@
             {
               type: "button",
               class: "fork-chip",
-              "aria-pressed": String(this.state.t !== null && this.state.t >= f.from && this.state.t < f.to),
               title: `Fork at position ${f.x}, total variation ${f.size.toFixed(2)}`,
               onclick: () => this.select(f.from),
             },
@@ -704,7 +734,36 @@
     }
 
     select(t) {
-      if (this.length) this.go({ t: String(Math.max(0, Math.min(this.length - 1, t))) }, true);
+      if (!this.length) return;
+      const chosen = Math.max(0, Math.min(this.length - 1, t));
+      const [from, to] = this.state.range;
+      const seen = chosen >= from && chosen < to;
+      this.go({ t: String(chosen), ...(seen ? {} : { x: this.around(chosen, to - from).join("-") }) });
+    }
+
+    /** So many tokens of the path, with the token in their middle where the path's ends allow it. */
+    around(t, width) {
+      const from = Math.max(0, Math.min(this.length - width, t - Math.floor(width / 2)));
+      return [from, from + width];
+    }
+
+    /** Show more or fewer tokens, about the selected one; about the middle where that is out of sight. */
+    zoom(by) {
+      const { range, t } = this.state;
+      const [from, to] = range;
+      const width = Math.min(this.length, Math.max(NARROWEST, Math.ceil((to - from) * by)));
+      if (width === to - from) return;
+      this.show(this.around(t !== null && t >= from && t < to ? t : Math.floor((from + to) / 2), width));
+    }
+
+    show([from, to]) {
+      this.go({ x: to - from >= this.length ? null : `${from}-${to}` });
+    }
+
+    /** The whole path again; the button that said so hides, and hands its focus to the plot. */
+    unzoomed() {
+      this.show(this.whole);
+      this.plotHost.focus({ preventScroll: true });
     }
 
     mark() {
@@ -759,6 +818,7 @@
       else if (event.key === "PageDown" || event.key === "PageUp") next = t + (event.key === "PageDown" ? 10 : -10);
       else if (event.key === "Home") next = 0;
       else if (event.key === "End") next = this.length - 1;
+      else if (this.chart && event.key in ZOOMS) this.zoom(ZOOMS[event.key]);
       else return;
       event.preventDefault();
       event.stopPropagation();
