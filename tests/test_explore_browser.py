@@ -15,9 +15,13 @@ import pytest
 from explore_runs import HOSTILE, read_data, world, write_run
 
 import smoothing
+from fpa.collect import collect
+from fpa.engines.fake import FakeEngine
 from fpa.explore import explore
 from fpa.explore.pack import write_data
+from fpa.questions import load_questions
 from fpa.run import open_run
+from fpa.settings import Settings
 from fpa.store import question_key
 from smoothing.metrics import total_variation
 
@@ -96,7 +100,22 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     explore(write_run(folder / "empty", []), folder / "none", workers=1)
     explore(write_run(folder / "single", worlds[:1]), folder / "one", methods=("raw",), workers=1)
     repeat(folder / "mixed", folder / "many")
-    return {name: folder / name for name in ("run", "mixed", "none", "one", "many")}
+    for name, options in (
+        ("entropix", {"rules": "four-state", "keep_entropy": 1.0}),
+        ("eager", {"theta": 1.5}),
+    ):
+        guided = Settings(
+            strategy=name,
+            options=options,
+            samples=4,
+            every=6,
+            base_tokens=40,
+            rollout_tokens=40,
+            keep_text=True,
+        )
+        collect(guided, FakeEngine(), load_questions("demo", limit=1), folder / f"by-{name}")
+        explore(folder / f"by-{name}", folder / name, methods=("raw",), workers=1)
+    return {name: folder / name for name in ("run", "mixed", "none", "one", "many", "entropix", "eager")}
 
 
 def repeat(source: Path, target: Path) -> None:
@@ -586,6 +605,34 @@ def test_shades(shown: Page, sites: dict[str, Path]) -> None:
     page.click("[data-shade=entropy]")
     expect(page.locator(".shade-key")).to_contain_text("nats")
     assert shades().index(max(shades())) == 6
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shade", "names"),
+    [("entropix", "four", {"keep", "branch", "default"}), ("eager", "eager", {"splits", "goes on"})],
+)
+def test_the_states_of_a_guided_run(
+    shown: Page, sites: dict[str, Path], strategy: str, shade: str, names: set[str]
+) -> None:
+    """Its own rules at the tokens of its base path, and the states of each rollout that can be read."""
+    page = shown.question(sites[strategy], "demo-01", f"&t=0&shade={shade}")
+    expect(page.locator("button[data-shade=" + shade + "]")).to_have_attribute(
+        "title", re.compile("its own numbers")
+    )
+    key = page.locator(".state-key")
+    expect(key).to_contain_text("of the rollouts’")
+    shares = [float(x) for x in re.findall(r"([0-9.]+) % of the rollouts", key.inner_text())]
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    if strategy == "eager":
+        expect(key).to_contain_text("θ = 1.5 nats")
+    line = page.locator(".next > li", has=page.locator("summary")).first
+    line.locator("summary").click()
+    strip = line.locator(".strip").first
+    expect(strip).to_be_visible()
+    label = strip.get_attribute("aria-label") or ""
+    assert label.startswith("States of its tokens, among them ")
+    assert set(label.removeprefix("States of its tokens, among them ").split(", ")) <= names
+    assert set(strip.inner_text()) <= set("kbcrd")
 
 
 def test_tokens_by_entropix_state(shown: Page, sites: dict[str, Path]) -> None:

@@ -60,7 +60,7 @@
     return (dark ? DARK : LIGHT)[k % LIGHT.length];
   }
 
-  // Entropix' states by their letters: a look of each (colours of the palette above, and a line of its own under the
+  // Entropix' states and EAGER's by their letters: a look of each (colours of the palette above, and a line of its own under the
   // token), its name in either rule set, and what it means. "Rest" is where no rule fits.
   const LOOKS = {
     sure: { light: "#56b4e9", dark: "#56b4e9", means: "nearly certain" },
@@ -79,13 +79,18 @@
     d: ["default", "rest"],
     v: ["adaptive", "rest"],
   };
-  const RULES = { four: "kbcrd", threshold: "aecrv" };
+  const EAGER = {
+    b: ["splits", "branch", "above the limit: two sequences go on from here"],
+    d: ["goes on", "rest", "below the limit: one sequence goes on"],
+  };
+  const RULES = { four: "kbcrd", threshold: "aecrv", eager: "bd" };
 
-  /** A state by its letter: name, look, colour and meaning; null for a token whose state is not known. */
-  function stateOf(letter) {
-    if (!(letter in STATES)) return null;
-    const [name, look] = STATES[letter];
-    return { letter, name, look, colour: LOOKS[look][window.fpa.theme.dark() ? "dark" : "light"], means: LOOKS[look].means };
+  /** A state by its letter in some rules: name, look, colour and meaning; null for a token whose state is not known. */
+  function stateOf(letter, rules) {
+    const [name, look, means] = (rules === "eager" ? EAGER : STATES)[letter] || [];
+    if (!name) return null;
+    const of = LOOKS[look];
+    return { letter, name, look, colour: of[window.fpa.theme.dark() ? "dark" : "light"], means: means || of.means };
   }
 
   const number = new Intl.NumberFormat("en");

@@ -2,6 +2,18 @@
 // What is known at the selected token: the curve on both sides of it, what else could have been said, and examples.
 (() => {
   const { h, put, count, percent, plural, visible, disc, bar, stateOf } = window.fpa;
+  const STRIP = 200; // states of a rollout that are shown
+
+  /** A state as tokens show it, by its name or in other words. */
+  function mark(letter, rules, text) {
+    const state = stateOf(letter, rules);
+    if (!state) return text ?? "unknown";
+    return h(
+      "span",
+      { class: "state-mark", "data-state": state.look, style: `--c:${state.colour}`, title: text ? `${state.name}: ${state.means}` : state.means },
+      text ?? state.name,
+    );
+  }
 
   class Inspector {
     /** @param page the Question it belongs to */
@@ -92,17 +104,14 @@
       );
     }
 
-    /** What Entropix' rules would do at the token, by either rule set. */
+    /** What Entropix' rules would do at the token, by either rule set, and whether EAGER would split. */
     states(t) {
       const { core } = this.page;
-      if (!core.states || core.states.four[t] === "-") return null;
-      const named = (rules, title) => {
-        const { name, look, colour, means } = stateOf(core.states[rules][t]);
-        return [
-          h("span", { class: "state-mark", "data-state": look, style: `--c:${colour}`, title: means }, name),
-          ` (${title})`,
-        ];
-      };
+      if (!core.states || !core.states.four || core.states.four[t] === "-") return null;
+      const named = (rules, title) => [
+        mark(core.states[rules][t], rules),
+        ` (${title}${core.own === rules ? ", as collected" : ""})`,
+      ];
       return h(
         "p",
         { class: "states small soft" },
@@ -110,6 +119,7 @@
         named("four", "four states"),
         ", ",
         named("threshold", "thresholds"),
+        core.states.eager ? ["; EAGER: ", named("eager", `θ = ${core.theta}`)] : null,
       );
     }
 
@@ -209,6 +219,19 @@
       ];
     }
 
+    /** The states in which a rollout's tokens were chosen, a letter each. */
+    strip(states) {
+      const { own } = this.page.core;
+      const shown = [...states].slice(0, STRIP);
+      const names = [...new Set(shown)].map((letter) => (stateOf(letter, own) || {}).name).filter(Boolean);
+      return h(
+        "p",
+        { class: "strip mono small", "aria-label": `States of its tokens, among them ${names.join(", ")}` },
+        shown.map((letter) => mark(letter, own, letter)),
+        states.length > STRIP ? h("span", { class: "soft" }, ` … ${count(states.length - STRIP)} more`) : null,
+      );
+    }
+
     async detail(node, t, i, counts, n) {
       const { core } = this.page;
       node.append(
@@ -235,7 +258,7 @@
       const texts = await window.fpa.load(`${this.page.row.key}.texts`);
       const examples = texts[`${t}/${i}`] || [];
       if (!examples.length) node.append(h("p", { class: "soft small" }, "No text of these was kept."));
-      for (const [outcome, status, text, cut, whole] of examples)
+      for (const [outcome, status, text, cut, whole, states] of examples)
         node.append(
           h(
             "figure",
@@ -248,6 +271,7 @@
               whole ? h("span", { class: "tag" }, "whole response") : null,
             ),
             h("blockquote", { dir: "auto" }, text, cut ? h("span", { class: "soft" }, " … (cut)") : null),
+            states ? this.strip(states) : null,
           ),
         );
     }

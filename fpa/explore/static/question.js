@@ -10,6 +10,7 @@
     surprise: "surprise",
     four: "four states",
     threshold: "threshold states",
+    eager: "EAGER’s splits",
   };
 
   const ZOOMS = { "+": 0.5, "=": 0.5, "-": 2, "−": 2, 0: Infinity };
@@ -75,12 +76,13 @@
     }
 
     shadeable(shade) {
-      return shade in SHADES && (!(shade in RULES) || Boolean(this.core.states));
+      return shade in SHADES && (!(shade in RULES) || Boolean(this.core.states && this.core.states[shade]));
     }
 
-    /** The Entropix state of a token by the rule set that tokens are shaded by; null for other shades. */
+    /** The state of a token by the rules that tokens are shaded by; null for other shades. */
     stateAt(t) {
-      return this.state.shade in RULES ? stateOf(this.core.states[this.state.shade][t]) : null;
+      const { shade } = this.state;
+      return shade in RULES ? stateOf(this.core.states[shade][t], shade) : null;
     }
 
     // ---- what is built once
@@ -320,7 +322,11 @@
               type: "button",
               "data-shade": name,
               disabled: !this.shadeable(name),
-              title: this.shadeable(name) ? null : "The run did not record the entropy and varentropy of its tokens",
+              title: !this.shadeable(name)
+                ? "The run did not record the entropies of its tokens"
+                : name === core.own
+                  ? "The rules that this run was collected by, with its own numbers"
+                  : null,
               onclick: () => this.go({ shade: name === "change" ? null : name }),
             },
             title,
@@ -340,7 +346,7 @@
             h("span", { class: "spring" }),
             h("span", { class: "field" }, h("span", {}, "shade"), this.shades),
           ),
-          (this.stateKey = h("ul", { class: "state-key", "aria-label": "Entropix states", hidden: true })),
+          (this.stateKey = h("ul", { class: "state-key", "aria-label": "States of the tokens", hidden: true })),
           this.methods.length ? this.forkList : null,
           this.text,
         ),
@@ -698,17 +704,23 @@
 
     /** The legend of the states: each as tokens show it, its name, and how many tokens are in it. */
     nameStates() {
-      const letters = this.core.states[this.state.shade];
+      const { shade } = this.state;
+      const { core } = this;
+      const letters = core.states[shade];
+      const drawn = shade === core.own ? core.drawn : {};
+      const all = Object.values(drawn).reduce((a, b) => a + b, 0);
       put(
         this.stateKey,
-        [...RULES[this.state.shade]].map((letter) => {
-          const { name, look, colour: c, means } = stateOf(letter);
+        shade === "eager" ? h("li", { class: "soft" }, `θ = ${core.theta} nats`) : null,
+        [...RULES[shade]].map((letter) => {
+          const { name, look, colour: c, means } = stateOf(letter, shade);
           const n = letters.split(letter).length - 1;
           return h(
             "li",
             { class: n ? null : "soft", title: means },
             h("span", { class: "state-mark", "data-state": look, style: `--c:${c}` }, name),
             h("span", { class: "soft" }, ` ${count(n)}`),
+            all ? h("span", { class: "soft" }, ` · ${percent((drawn[letter] || 0) / all, 1)} of the rollouts’`) : null,
           );
         }),
         letters.includes("-") ? h("li", { class: "soft" }, `not known ${count(letters.split("-").length - 1)}`) : null,
