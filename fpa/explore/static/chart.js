@@ -383,7 +383,7 @@
           s(
             "text",
             { x: this.x(t) + wide / 2, y: Math.max(y, top + 8), "text-anchor": "middle", "font-size": 10, fill: this.ink.text },
-            state.name[0],
+            state.letter,
           ),
         );
       });
