@@ -60,7 +60,8 @@ class Told:
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The pages of a mixed run with a reference, of an empty one, of one question, and of two hundred."""
+    """The pages of a mixed run with a reference, of an empty one, of one question with and without its rollouts'
+    tokens, and of two hundred."""
     folder = tmp_path_factory.mktemp("browser")
     arabic = [(" " if i else "") + word for i, word in enumerate(ARABIC.split())]
     hostile_tokens = [" a", HOSTILE, *(f" {HOSTILE[:8]}{i}" for i in range(8))]
@@ -95,8 +96,11 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         smoothing.MODELS.update(known)
     explore(write_run(folder / "empty", []), folder / "none", workers=1)
     explore(write_run(folder / "single", worlds[:1]), folder / "one", methods=("raw",), workers=1)
+    explore(
+        write_run(folder / "textless", worlds[:1], texts=False), folder / "bare", methods=("raw",), workers=1
+    )
     repeat(folder / "mixed", folder / "many")
-    return {name: folder / name for name in ("run", "mixed", "none", "one", "many")}
+    return {name: folder / name for name in ("run", "mixed", "none", "one", "bare", "many")}
 
 
 def repeat(source: Path, target: Path) -> None:
@@ -492,6 +496,41 @@ def test_next_tokens_show_probabilities_answers_and_examples(shown: Page, sites:
     )
     counts = lines.nth(0).locator(".counts").inner_text()
     assert "100 %" in counts
+
+
+def test_opened_next_tokens_stay_open_and_are_in_the_address(shown: Page, sites: dict[str, Path]) -> None:
+    page = shown.question(sites["mixed"], "plain", "&t=6")
+    details = page.locator(".next details")
+    for i in (2, 0):
+        details.nth(i).locator("summary").click()
+    page.wait_for_function("location.hash.includes('open=0.2')")
+    expect(page.locator(".next blockquote")).to_have_count(6)
+    page.click("[data-method=told]")
+    page.click(".tok[data-t='6']")
+    expect(page.locator(".facts")).to_contain_text("P(change)")
+    expect(page.locator(".next blockquote")).to_have_count(6)
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    expect(page.locator(".next blockquote")).to_have_count(6)
+    assert [details.nth(i).get_attribute("open") for i in range(3)] == ["", None, ""]
+    page.click(".tok[data-t='4']")
+    expect(page.locator(".inspector h2")).to_contain_text("Token 4")
+    assert "open" not in state(page)
+    expect(page.locator(".next details[open]")).to_have_count(0)
+    # What is not there to be opened is let be.
+    page = shown.question(sites["mixed"], "plain", "&t=6&open=1.99.x")
+    expect(page.locator(".next details[open]")).to_have_count(1)
+
+
+def test_next_tokens_that_were_not_kept_are_not_called_unsampled(shown: Page, sites: dict[str, Path]) -> None:
+    page = shown.question(sites["bare"], "plain", "&t=6")
+    lines = page.locator(".next > li")
+    expect(lines).to_have_count(4)
+    expect(lines.nth(3)).to_contain_text("another token")
+    expect(page.locator(".next .none")).to_have_text(["not told apart"] * 2)
+    assert "counted together" in page.locator(".next .none").first.get_attribute("title")
+    page = shown.question(sites["mixed"], "path", "&t=6")
+    expect(page.locator(".next .none").first).to_have_text("not sampled")
 
 
 def test_enlarging_and_saving(shown: Page, sites: dict[str, Path], tmp_path: Path) -> None:

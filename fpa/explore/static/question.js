@@ -67,6 +67,7 @@
         ),
         stacked: state.show === "stacked",
         shade: this.shadeable(state.shade) ? state.shade : "change",
+        open: new Set((state.open || "").split(".").filter(Boolean)),
       };
     }
 
@@ -738,7 +739,8 @@
       const chosen = Math.max(0, Math.min(this.length - 1, t));
       const [from, to] = this.state.range;
       const seen = chosen >= from && chosen < to;
-      this.go({ t: String(chosen), ...(seen ? {} : { x: this.around(chosen, to - from).join("-") }) });
+      const other = chosen === this.state.t ? {} : { open: null };
+      this.go({ t: String(chosen), ...other, ...(seen ? {} : { x: this.around(chosen, to - from).join("-") }) });
     }
 
     /** So many tokens of the path, with the token in their middle where the path's ends allow it. */
