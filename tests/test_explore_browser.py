@@ -96,9 +96,10 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         smoothing.MODELS.update(known)
     explore(write_run(folder / "empty", []), folder / "none", workers=1)
     explore(write_run(folder / "single", worlds[:1]), folder / "one", methods=("raw",), workers=1)
-    explore(
-        write_run(folder / "textless", worlds[:1], texts=False), folder / "bare", methods=("raw",), workers=1
-    )
+    odd = world("odd")  # its base path says B, where nearly all others say A
+    odd.p[-1], odd.divert[-1] = 0.05, np.eye(5)[0]
+    textless = write_run(folder / "textless", [worlds[0], odd], texts=False)
+    explore(textless, folder / "bare", methods=("raw",), workers=1)
     repeat(folder / "mixed", folder / "many")
     return {name: folder / name for name in ("run", "mixed", "none", "one", "bare", "many")}
 
@@ -718,6 +719,28 @@ def test_empty_single_and_unfinished(shown: Page, sites: dict[str, Path]) -> Non
     page = shown.question(sites["mixed"], "asked")
     assert "no base path yet" in page.inner_text(".notices")
     assert "no such question" in shown.open(sites["mixed"], "#q=nothing").inner_text("main")
+
+
+def test_an_answer_against_the_curve_is_explained(
+    shown: Page, sites: dict[str, Path], tmp_path: Path
+) -> None:
+    page = shown.open(sites["bare"])
+    odd = page.locator(".all tbody tr", has=page.locator("a:text-is('odd')"))
+    assert odd.locator(".c-right").inner_text().startswith("B")
+    expect(odd.locator(".c-confidence")).to_have_text(re.compile(r"^A \d+ %$"))
+    page = shown.question(sites["bare"], "odd")
+    expect(page.locator(".notices")).to_contain_text("The base path answers B, but the curve ends in A")
+    expect(page.locator(".notices")).to_contain_text("said once, greedily")
+    assert page.locator(".note:visible").count() == 1
+    page = shown.question(sites["bare"], "plain")
+    assert page.locator(".note:visible").count() == 0
+    released = tmp_path / "released"
+    shutil.copytree(sites["bare"], released)
+    index = read_data(released / "data" / "index.js")
+    index["run"]["track"] = "llama"
+    write_data(released / "data" / "index.js", "index", index)
+    page = shown.question(released, "odd")
+    expect(page.locator(".notices")).to_contain_text("labels that they were released with")
 
 
 def test_no_forks(shown: Page, sites: dict[str, Path]) -> None:

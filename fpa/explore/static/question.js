@@ -152,6 +152,15 @@
         notes.push("No rollouts of this question yet: resume the collection, then build the pages again.");
       if (core.base && core.base.finish === "length")
         notes.push("The base path was cut off at its token limit, before it ended.");
+      // The overview shows both; a reader should not have to guess why they differ.
+      if (row.base && row.final && row.base !== row.final)
+        notes.push(
+          `The base path answers ${row.base}, but the curve ends in ${row.final} (${percent(row.confidence)}). ${
+            this.index.run.track
+              ? "The outcomes of released rollouts are the labels that they were released with; the answer of the base path was read from its text on import, by other rules."
+              : "The base path was said once, greedily; the curve is of answers drawn from its last position on."
+          }`,
+        );
       if (core.forced)
         notes.push(
           `${plural(core.forced, "rollout")} had the base token excluded at first; they belong to no sample of a position, so the run is shown as it was collected.`,
