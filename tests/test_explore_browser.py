@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -552,6 +553,41 @@ def test_enlarging_and_saving(shown: Page, sites: dict[str, Path], tmp_path: Pat
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Whole path")).not_to_be_visible()
     assert "x=" not in state(page)
+
+
+def test_a_saved_figure_explains_itself(shown: Page, sites: dict[str, Path]) -> None:
+    def saved(page: Any) -> tuple[str, str]:
+        with page.expect_download() as file:
+            page.click("text=Save SVG")
+        text = Path(file.value.path()).read_text()
+        words = " ".join(ElementTree.fromstring(text).itertext())
+        return text, " ".join(words.split())
+
+    page = shown.question(sites["mixed"], "plain", "&S=5&N=4&with=raw.reference.told")
+    text, words = saved(page)
+    for told in (
+        "plain: Which one is it?", "A: one", "D: four", "Full Model, 90 % band", "raw frequencies", "told",
+        "reference reference (S = 60, N = 1 token)", "Full Model with S = 5, N = 4 tokens", "Run run",
+        "tokens in 25 rollouts", "sampled position", "total variation",
+    ):  # fmt: skip
+        assert told in words, told
+    # Nothing lies outside of it, and the selected token's marks are not part of it.
+    assert "mark" not in text
+    outside = page.evaluate(
+        """text => {
+          const svg = document.body.appendChild(new DOMParser().parseFromString(text, "text/xml").documentElement);
+          const box = svg.getBoundingClientRect();
+          const texts = [...document.body.appendChild(svg).querySelectorAll("text")];
+          return texts.filter(t => { const b = t.getBoundingClientRect();
+            return b.right > box.right || b.bottom > box.bottom || b.left < box.left }).map(t => t.textContent);
+        }""",
+        text,
+    )
+    assert outside == []
+    words = saved(shown.question(sites["mixed"], "long", "&show=stacked&hide=B"))[1]
+    assert "band" not in words
+    assert "not shown: B" in words
+    assert "Full Model with S = 4" in words
 
 
 @pytest.mark.parametrize("place", ["#plot", "#text"])
