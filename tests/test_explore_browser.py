@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -64,7 +65,8 @@ class Told:
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The pages of a mixed run with a reference, of an empty one, of one question, and of two hundred."""
+    """The pages of a mixed run with a reference, of an empty one, of one question with and without its rollouts'
+    tokens, and of two hundred."""
     folder = tmp_path_factory.mktemp("browser")
     arabic = [(" " if i else "") + word for i, word in enumerate(ARABIC.split())]
     hostile_tokens = [" a", HOSTILE, *(f" {HOSTILE[:8]}{i}" for i in range(8))]
@@ -99,6 +101,10 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         smoothing.MODELS.update(known)
     explore(write_run(folder / "empty", []), folder / "none", workers=1)
     explore(write_run(folder / "single", worlds[:1]), folder / "one", methods=("raw",), workers=1)
+    odd = world("odd")  # its base path says B, where nearly all others say A
+    odd.p[-1], odd.divert[-1] = 0.05, np.eye(5)[0]
+    textless = write_run(folder / "textless", [worlds[0], odd], texts=False)
+    explore(textless, folder / "bare", methods=("raw",), workers=1)
     repeat(folder / "mixed", folder / "many")
     for name, options in (
         ("entropix", {"rules": "four-state", "keep_entropy": 1.0}),
@@ -115,7 +121,8 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         )
         collect(guided, FakeEngine(), load_questions("demo", limit=1), folder / f"by-{name}")
         explore(folder / f"by-{name}", folder / name, methods=("raw",), workers=1)
-    return {name: folder / name for name in ("run", "mixed", "none", "one", "many", "entropix", "eager")}
+    made = ("run", "mixed", "none", "one", "bare", "many", "entropix", "eager")
+    return {name: folder / name for name in made}
 
 
 def repeat(source: Path, target: Path) -> None:
@@ -513,6 +520,41 @@ def test_next_tokens_show_probabilities_answers_and_examples(shown: Page, sites:
     assert "100 %" in counts
 
 
+def test_opened_next_tokens_stay_open_and_are_in_the_address(shown: Page, sites: dict[str, Path]) -> None:
+    page = shown.question(sites["mixed"], "plain", "&t=6")
+    details = page.locator(".next details")
+    for i in (2, 0):
+        details.nth(i).locator("summary").click()
+    page.wait_for_function("location.hash.includes('open=0.2')")
+    expect(page.locator(".next blockquote")).to_have_count(6)
+    page.click("[data-method=told]")
+    page.click(".tok[data-t='6']")
+    expect(page.locator(".facts")).to_contain_text("P(change)")
+    expect(page.locator(".next blockquote")).to_have_count(6)
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    expect(page.locator(".next blockquote")).to_have_count(6)
+    assert [details.nth(i).get_attribute("open") for i in range(3)] == ["", None, ""]
+    page.click(".tok[data-t='4']")
+    expect(page.locator(".inspector h2")).to_contain_text("Token 4")
+    assert "open" not in state(page)
+    expect(page.locator(".next details[open]")).to_have_count(0)
+    # What is not there to be opened is let be.
+    page = shown.question(sites["mixed"], "plain", "&t=6&open=1.99.x")
+    expect(page.locator(".next details[open]")).to_have_count(1)
+
+
+def test_next_tokens_that_were_not_kept_are_not_called_unsampled(shown: Page, sites: dict[str, Path]) -> None:
+    page = shown.question(sites["bare"], "plain", "&t=6")
+    lines = page.locator(".next > li")
+    expect(lines).to_have_count(4)
+    expect(lines.nth(3)).to_contain_text("another token")
+    expect(page.locator(".next .none")).to_have_text(["not told apart"] * 2)
+    assert "counted together" in page.locator(".next .none").first.get_attribute("title")
+    page = shown.question(sites["mixed"], "path", "&t=6")
+    expect(page.locator(".next .none").first).to_have_text("not sampled")
+
+
 def test_enlarging_and_saving(shown: Page, sites: dict[str, Path], tmp_path: Path) -> None:
     page = shown.question(sites["mixed"], "long")
     box = page.locator(".plot").bounding_box()
@@ -531,6 +573,41 @@ def test_enlarging_and_saving(shown: Page, sites: dict[str, Path], tmp_path: Pat
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Whole path")).not_to_be_visible()
     assert "x=" not in state(page)
+
+
+def test_a_saved_figure_explains_itself(shown: Page, sites: dict[str, Path]) -> None:
+    def saved(page: Any) -> tuple[str, str]:
+        with page.expect_download() as file:
+            page.click("text=Save SVG")
+        text = Path(file.value.path()).read_text()
+        words = " ".join(ElementTree.fromstring(text).itertext())
+        return text, " ".join(words.split())
+
+    page = shown.question(sites["mixed"], "plain", "&S=5&N=4&with=raw.reference.told")
+    text, words = saved(page)
+    for told in (
+        "plain: Which one is it?", "A: one", "D: four", "Full Model, 90 % band", "raw frequencies", "told",
+        "reference reference (S = 60, N = 1 token)", "Full Model with S = 5, N = 4 tokens", "Run run",
+        "tokens in 25 rollouts", "sampled position", "total variation",
+    ):  # fmt: skip
+        assert told in words, told
+    # Nothing lies outside of it, and the selected token's marks are not part of it.
+    assert "mark" not in text
+    outside = page.evaluate(
+        """text => {
+          const svg = document.body.appendChild(new DOMParser().parseFromString(text, "text/xml").documentElement);
+          const box = svg.getBoundingClientRect();
+          const texts = [...document.body.appendChild(svg).querySelectorAll("text")];
+          return texts.filter(t => { const b = t.getBoundingClientRect();
+            return b.right > box.right || b.bottom > box.bottom || b.left < box.left }).map(t => t.textContent);
+        }""",
+        text,
+    )
+    assert outside == []
+    words = saved(shown.question(sites["mixed"], "long", "&show=stacked&hide=B"))[1]
+    assert "band" not in words
+    assert "not shown: B" in words
+    assert "Full Model with S = 4" in words
 
 
 @pytest.mark.parametrize("place", ["#plot", "#text"])
@@ -726,6 +803,28 @@ def test_empty_single_and_unfinished(shown: Page, sites: dict[str, Path]) -> Non
     page = shown.question(sites["mixed"], "asked")
     assert "no base path yet" in page.inner_text(".notices")
     assert "no such question" in shown.open(sites["mixed"], "#q=nothing").inner_text("main")
+
+
+def test_an_answer_against_the_curve_is_explained(
+    shown: Page, sites: dict[str, Path], tmp_path: Path
+) -> None:
+    page = shown.open(sites["bare"])
+    odd = page.locator(".all tbody tr", has=page.locator("a:text-is('odd')"))
+    assert odd.locator(".c-right").inner_text().startswith("B")
+    expect(odd.locator(".c-confidence")).to_have_text(re.compile(r"^A \d+ %$"))
+    page = shown.question(sites["bare"], "odd")
+    expect(page.locator(".notices")).to_contain_text("The base path answers B, but the curve ends in A")
+    expect(page.locator(".notices")).to_contain_text("said once, greedily")
+    assert page.locator(".note:visible").count() == 1
+    page = shown.question(sites["bare"], "plain")
+    assert page.locator(".note:visible").count() == 0
+    released = tmp_path / "released"
+    shutil.copytree(sites["bare"], released)
+    index = read_data(released / "data" / "index.js")
+    index["run"]["track"] = "llama"
+    write_data(released / "data" / "index.js", "index", index)
+    page = shown.question(released, "odd")
+    expect(page.locator(".notices")).to_contain_text("labels that they were released with")
 
 
 def test_no_forks(shown: Page, sites: dict[str, Path]) -> None:

@@ -171,13 +171,12 @@ def build_view(
         f"{'all' if s is None else s}/{n}": _cell(draws.select(s, n), grid, options)
         for s, n in product(sizes, strides)
     }
-    held = (draws.outcomes >= 0).sum(axis=1)
     core |= {
         "grid": deltas(grid),
         "positions": deltas(draws.positions),
         "sizes": ["all" if s is None else s for s in sizes],
         "strides": list(strides),
-        "draws": [int(held.min()), int(held.max())] if len(held) else [0, 0],
+        "draws": _held(draws),
         "forced": len(draws.forced),
         "full": cells["all/1"],
     }
@@ -282,6 +281,12 @@ def _sizes(draws: Draws, options: Options) -> tuple[list[int | None], list[int]]
     return [*sorted({s for s in offered if s < most}), None], strides
 
 
+def _held(draws: Draws) -> list[int]:
+    """The fewest and the most draws of a position."""
+    held = (draws.outcomes >= 0).sum(axis=1)
+    return [int(held.min()), int(held.max())] if len(held) else [0, 0]
+
+
 def _cell(chosen: Draws, grid: IntArray, options: Options) -> dict[str, Any]:
     """Every method's curve from some of the draws, and what those cost."""
     observations = chosen.observations(grid)
@@ -352,7 +357,13 @@ def _reference(reference: Run | None, base: BasePath, question: Question) -> dic
             f"{question.question_id}: the choices in {reference.path} are others; a reference must be of "
             "the same question"
         )
-    return {"positions": deltas(positions), "p": columns(curve)} if len(positions) else None
+    if not len(positions):
+        return None
+    return {
+        "positions": deltas(positions),
+        "p": columns(curve),
+        "draws": _held(reference.draws(question.question_id)),
+    }
 
 
 def _excerpt(text: str) -> str:

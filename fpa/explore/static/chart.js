@@ -98,7 +98,7 @@
 
     /**
      * @param model {length, range, categories, hidden (Set), focus {places, p, lo, hi} or null,
-     *   overlays [{places, p, kind}], sampled, forks [{x, from, to, size, text}], change [{from, to, value}],
+     *   overlays [{places, p, kind, name}], sampled, forks [{x, from, to, size, text}], change [{from, to, value}],
      *   changeEnd, changeName, entropy, entropyName, stacked, height, level}
      */
     render(model) {
@@ -122,6 +122,7 @@
       );
       this.cursorAt = this.svg.appendChild(
         s("rect", {
+          class: "mark",
           fill: this.ink.text,
           "fill-opacity": 0.1,
           y: MARGIN.top,
@@ -131,6 +132,7 @@
       );
       this.pinAt = this.svg.appendChild(
         s("rect", {
+          class: "mark",
           fill: this.ink.text,
           "fill-opacity": 0.2,
           y: MARGIN.top,
@@ -149,7 +151,7 @@
       this.entropies(inside);
       this.forks(inside);
       if (model.focus) this.ends();
-      this.dots = this.svg.appendChild(s("g", {}));
+      this.dots = this.svg.appendChild(s("g", { class: "mark" }));
       this.brush = this.svg.appendChild(
         s("rect", {
           fill: this.ink.fork,
@@ -253,32 +255,18 @@
         );
         return;
       }
-      if (overlay.kind === "reference" && points.length > this.inner / 3) {
-        group.append(
-          s("path", {
-            class: "overlay",
-            d: path(points),
-            fill: "none",
-            stroke: c,
-            "stroke-width": 1,
-            "stroke-opacity": 0.3,
-          }),
-        );
-        return;
-      }
-      const dash = { dashes: "7 4", dots: "", reference: "1.5 3.5", dashdot: "9 3 2 3" }[overlay.kind];
-      group.append(
-        s("path", {
-          class: "overlay",
-          d: path(points),
-          fill: "none",
-          stroke: c,
-          "stroke-width": overlay.kind === "reference" ? 2 : 1.4,
-          "stroke-dasharray": dash,
-          "stroke-linecap": "round",
-          "stroke-opacity": overlay.kind === "reference" ? 0.9 : 0.8,
-        }),
-      );
+      group.append(s("path", { class: "overlay", d: path(points), fill: "none", stroke: c, ...this.stroke(overlay) }));
+    }
+
+    /** How an overlay's line is drawn: dots too close to be told apart become one pale line. */
+    stroke({ kind, places }) {
+      if (kind === "reference" && places.length > this.inner / 3) return { "stroke-width": 1, "stroke-opacity": 0.3 };
+      return {
+        "stroke-width": kind === "reference" ? 2 : 1.4,
+        "stroke-dasharray": { dashes: "7 4", dots: "", reference: "1.5 3.5", dashdot: "9 3 2 3" }[kind],
+        "stroke-linecap": "round",
+        "stroke-opacity": kind === "reference" ? 0.9 : 0.8,
+      };
     }
 
     areas(group) {
@@ -501,13 +489,79 @@
         );
     }
 
-    /** The drawing as it is, on paper of its own, as the text of a file. */
-    file() {
+    /** What the lines, dots and colours are: a sample of each, to be put into a group at (0, 0), and its name. */
+    key({ front, answers }) {
+      const { focus, overlays, forks, hidden, categories, stacked } = this.model;
+      const { soft, fork } = this.ink;
+      const line = { x1: 0, x2: 24, y1: 0, y2: 0, stroke: soft };
+      const found = [];
+      for (const k of this.visibleCategories()) {
+        const filled = { fill: colour(categories, k), stroke: "none" };
+        found.push([[s("rect", { x: 12, y: -5, width: 12, height: 10, ...filled })], answers[k]]);
+      }
+      if (focus && !stacked)
+        found.push([
+          [
+            focus.lo ? s("rect", { y: -5, width: 24, height: 10, fill: soft, "fill-opacity": 0.2 }) : null,
+            s("line", { ...line, "stroke-width": 2.2 }),
+          ],
+          front,
+        ]);
+      for (const overlay of overlays) {
+        const sample =
+          overlay.kind === "dots"
+            ? [4, 12, 20].map((cx) => s("circle", { cx, cy: 0, r: 1.8, fill: soft }))
+            : [s("line", { ...line, ...this.stroke(overlay) })];
+        found.push([sample, overlay.name]);
+      }
+      if (forks.length) found.push([[s("path", { d: "M7 -4h10l-5 8Z", fill: fork })], "fork"]);
+      found.push([[s("path", { d: "M4 -2v4m8 -4v4m8 -4v4", stroke: soft })], "sampled position"]);
+      if (hidden.size) found.push([[], `not shown: ${[...hidden].map((k) => categories[k]).join(", ")}`]);
+      return found;
+    }
+
+    /**
+     * The drawing on paper of its own, as the text of a file: without the marks of the selected token, with a key
+     * and a caption below, so that it can be read without the page.
+     *
+     * @param caption {lines, front: name of the curve, answers: name of each category}
+     */
+    file(caption) {
       const copy = this.svg.cloneNode(true);
-      copy.querySelectorAll('[visibility="hidden"]').forEach((node) => node.remove());
+      copy.querySelectorAll('[visibility="hidden"], .mark').forEach((node) => node.remove());
+      const width = Number(copy.getAttribute("width"));
+      const pen = document.createElement("canvas").getContext("2d");
+      pen.font = `11px ${FONT}`;
+      // Another machine's font may be wider.
+      const measure = (text) => 1.08 * pen.measureText(text).width;
+      const foot = s("g", { class: "caption", "font-size": 11, fill: this.ink.text });
+      let [x, y] = [MARGIN.left, this.height + 16];
+      for (const [sample, name] of this.key(caption)) {
+        const wide = 30 + measure(name) + 18;
+        if (x > MARGIN.left && x + wide > width) [x, y] = [MARGIN.left, y + 17];
+        foot.append(s("g", { transform: `translate(${x.toFixed(1)} ${y})` }, sample, s("text", { x: 30, y: 4 }, name)));
+        x += wide;
+      }
+      y += 9;
+      for (const line of caption.lines)
+        for (const part of wrapped(line, width - MARGIN.left - 8, measure))
+          foot.append(s("text", { x: MARGIN.left, y: (y += 16) }, part));
+      copy.append(foot);
+      copy.setAttribute("height", y + 12);
+      copy.setAttribute("viewBox", `0 0 ${width} ${y + 12}`);
       copy.prepend(s("rect", { width: "100%", height: "100%", fill: this.ink.paper }));
       return new XMLSerializer().serializeToString(copy);
     }
+  }
+
+  /** A text in lines that are not too wide; it may break after spaces, and after characters that need none. */
+  function wrapped(text, width, measure) {
+    const lines = [""];
+    for (const word of text.split(/(?<=[\s\u2e80-\u9fff\uff00-\uffef])/u)) {
+      if (lines.at(-1) && measure(lines.at(-1) + word.trimEnd()) > width) lines.push("");
+      lines[lines.length - 1] += word;
+    }
+    return lines.map((line) => line.trimEnd());
   }
 
   /** A question's curve in miniature: areas over the path, ticks where it forks. Shares are hundredths. */

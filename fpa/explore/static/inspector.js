@@ -31,6 +31,7 @@
       );
       this.title = h("h2", {}, "Pick a token");
       this.body = h("div", { class: "inspected" });
+      this.nexts = h("div", {});
       this.node = h(
         "aside",
         { class: "inspector", "aria-label": "At the selected token" },
@@ -61,6 +62,7 @@
       this.before.disabled = t === null || t === 0;
       this.after.disabled = t === length - 1;
       if (t === null) {
+        this.at = null;
         put(
           this.body,
           h(
@@ -100,8 +102,11 @@
         this.states(t),
         this.steps(t),
         h("h3", {}, "Next tokens here"),
-        this.nextTokens(t),
+        this.nexts,
       );
+      // They are the same by any method: what was opened stays open until another token is chosen.
+      if (t !== this.at || [...state.open].join() !== this.opened().join()) put(this.nexts, this.nextTokens(t));
+      this.at = t;
     }
 
     /** What Entropix' rules would do at the token, by either rule set, and whether EAGER would split. */
@@ -139,8 +144,13 @@
       ];
     }
 
+    /** The numbers of the next tokens whose answers are shown, as the address has them. */
+    opened() {
+      return [...this.nexts.querySelectorAll("details")].filter((d) => d.open).map((d) => d.dataset.i);
+    }
+
     nextTokens(t) {
-      const { core } = this.page;
+      const { core, state } = this.page;
       const here = core.next[t];
       if (!here) {
         const near = this.page.positions
@@ -159,6 +169,8 @@
               ),
         );
       }
+      // Where the run kept no tokens of rollouts, those that leave the path are counted as one, whatever they say next.
+      const asOne = here.some(([, id]) => id === -1);
       const total = here.reduce((n, a) => n + a[4].reduce((x, y) => x + y, 0), 0);
       const list = h(
         "ul",
@@ -190,7 +202,17 @@
                   counts.map((c) => c / n),
                   "answers after it",
                 )
-              : h("span", { class: "dist none" }, "not sampled"),
+              : asOne && !base
+                ? h(
+                    "span",
+                    {
+                      class: "dist none",
+                      title:
+                        "This run did not keep the tokens of its rollouts: those that leave the base path here are counted together, as another token",
+                    },
+                    "not told apart",
+                  )
+                : h("span", { class: "dist none" }, "not sampled"),
             h("span", { class: "n soft", title: plural(n, "rollout") }, n ? count(n) : ""),
           ];
           if (!n) return h("li", {}, h("div", { class: "next-row" }, line));
@@ -200,7 +222,15 @@
             {},
             h(
               "details",
-              { ontoggle: (e) => e.target.open && !detail.childNodes.length && this.detail(detail, t, i, counts, n) },
+              {
+                "data-i": i,
+                open: state.open.has(String(i)),
+                ontoggle: (e) => {
+                  if (e.target.open && !detail.childNodes.length) this.detail(detail, t, i, counts, n);
+                  // It is told late: by then another token may be shown.
+                  if (this.nexts.contains(e.target)) window.fpa.replace({ open: this.opened().join(".") || null });
+                },
+              },
               h("summary", { class: "next-row" }, line),
               detail,
             ),

@@ -25,6 +25,7 @@
       this.reference = core.reference && {
         places: window.fpa.sums(core.reference.positions),
         p: core.reference.p.map(window.fpa.probabilities),
+        draws: core.reference.draws,
       };
       this.cells = core.full ? { "all/1": core.full } : {};
       this.build();
@@ -68,6 +69,7 @@
         ),
         stacked: state.show === "stacked",
         shade: this.shadeable(state.shade) ? state.shade : "change",
+        open: new Set((state.open || "").split(".").filter(Boolean)),
       };
     }
 
@@ -153,6 +155,15 @@
         notes.push("No rollouts of this question yet: resume the collection, then build the pages again.");
       if (core.base && core.base.finish === "length")
         notes.push("The base path was cut off at its token limit, before it ended.");
+      // The overview shows both; a reader should not have to guess why they differ.
+      if (row.base && row.final && row.base !== row.final)
+        notes.push(
+          `The base path answers ${row.base}, but the curve ends in ${row.final} (${percent(row.confidence)}). ${
+            this.index.run.track
+              ? "The outcomes of released rollouts are the labels that they were released with; the answer of the base path was read from its text on import, by other rules."
+              : "The base path was said once, greedily; the curve is of answers drawn from its last position on."
+          }`,
+        );
       if (core.forced)
         notes.push(
           `${plural(core.forced, "rollout")} had the base token excluded at first; they belong to no sample of a position, so the run is shown as it was collected.`,
@@ -465,11 +476,11 @@
       });
       const unit = index.run.unit === "sentence" ? "sentences" : "tokens";
       const every = index.run.every || 1;
-      const [least, most] = core.draws;
+      const most = core.draws[1];
       this.slide(
         this.sizeSlider,
         state.size,
-        state.size === "all" ? `${least === most ? most : `${least}–${most}`} (all)` : `${state.size} of ${most}`,
+        state.size === "all" ? `${this.span(core.draws)} (all)` : `${state.size} of ${most}`,
       );
       const n = Number(state.stride) * every;
       this.slide(this.strideSlider, state.stride, n === 1 ? `every ${unit.slice(0, -1)}` : `every ${n} ${unit}`);
@@ -505,10 +516,12 @@
             places,
             p,
             kind: name === "raw" ? "dots" : this.kind(name),
+            name: name === "raw" ? "raw frequencies" : NAMES[name] || name,
             density: places.length / Math.max(1, this.length),
           });
         }
-      if (this.reference && state.with.has("reference")) overlays.push({ ...this.reference, kind: "reference" });
+      if (this.reference && state.with.has("reference")) 
+        overlays.push({ ...this.reference, kind: "reference", name: this.referenceName() });
       const spans = [];
       if (this.focus)
         for (let i = 1; i < this.grid.length; i++)
@@ -750,7 +763,8 @@
       const chosen = Math.max(0, Math.min(this.length - 1, t));
       const [from, to] = this.state.range;
       const seen = chosen >= from && chosen < to;
-      this.go({ t: String(chosen), ...(seen ? {} : { x: this.around(chosen, to - from).join("-") }) });
+      const other = chosen === this.state.t ? {} : { open: null };
+      this.go({ t: String(chosen), ...other, ...(seen ? {} : { x: this.around(chosen, to - from).join("-") }) });
     }
 
     /** So many tokens of the path, with the token in their middle where the path's ends allow it. */
@@ -850,8 +864,43 @@
       this.go({ hide: [...hidden].map((i) => this.core.categories[i]).join(".") || null });
     }
 
+    /** "5", or "5–7" where positions have different numbers of draws. */
+    span([least, most]) {
+      return least === most ? count(most) : `${count(least)}–${count(most)}`;
+    }
+
+    referenceName() {
+      const { name, places, draws } = { name: this.index.reference, ...this.reference };
+      const gaps = places.slice(1).map((x, i) => x - places[i]);
+      const every = gaps.length && gaps.every((g) => g === gaps[0]) ? `, N = ${plural(gaps[0], "token")}` : "";
+      return `reference ${name} (S = ${this.span(draws)}${every})`;
+    }
+
+    /** What a saved figure says of itself. */
+    caption() {
+      const { core, state, index } = this;
+      const { run } = index;
+      const name = NAMES[state.method] || state.method;
+      const size = state.size === "all" ? this.span(core.draws) : state.size;
+      const unit = run.unit === "sentence" ? "sentence" : "token";
+      const asked = core.question.replace(/\s+/g, " ").trim();
+      const band = this.focus && this.focus.lo && !state.stacked ? `, ${Math.round(100 * index.level)} % band` : "";
+      const answers = core.categories.map((c, k) => {
+        const text = (core.choices[k] ?? "").replace(/\s+/g, " ").trim();
+        return text ? `${c}: ${text.length > 36 ? `${text.slice(0, 35)}…` : text}` : c;
+      });
+      return {
+        front: `${name}${band}`,
+        answers,
+        lines: [
+          `${core.id}: ${asked.length > 300 ? `${asked.slice(0, 299)}…` : asked}`,
+          `Run ${[run.name, run.model].filter(Boolean).join(", ")}. ${name} with S = ${size}, N = ${plural(Number(state.stride) * (run.every || 1), unit)}: ${this.cost.textContent.trim()}. A fork is a step above ${index.threshold} in total variation.`,
+        ],
+      };
+    }
+
     saveFigure() {
-      const url = URL.createObjectURL(new Blob([this.chart.file()], { type: "image/svg+xml" }));
+      const url = URL.createObjectURL(new Blob([this.chart.file(this.caption())], { type: "image/svg+xml" }));
       const link = h("a", { href: url, download: `${this.row.key}.svg` });
       link.click();
       setTimeout(() => URL.revokeObjectURL(url), 1000);
