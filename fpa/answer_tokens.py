@@ -37,7 +37,7 @@ _WORDS = {
     "N": "option choice selection alternative letter conclusion verdict result key response "
     "opción opcion opção wahl choix scelta вариант 选项 選項 選択肢 선택지",
     "c": "correct right richtig richtige correcte correcta correcto correta corretta corretto certa "
-    "правильный 正确 正確 正しい 맞는 맞",
+    "правильный 正确 正確 对 對 正しい 맞는 맞",
     "w": "wrong incorrect false invalid inaccurate impossible eliminated excluded implausible unlikely falsch "
     "incorrecte incorrecta incorrecto 错误 錯誤 错 錯 不正确 不正確 不对 不對 間違い 誤り 틀린 틀",
     "d": "the an my our your its his her their single most very first final best better appropriate accurate "
@@ -45,17 +45,17 @@ _WORDS = {
     "die der das le la el il bonne beste 最 最终 最終 最佳 的 项 項 番 の",
     "v": "is are was were be been being equals equal should must will would has have had to lautet é è become becomes "
     "remains stands reads est sont ist sind es son sera será sarà "
-    "是 为 為 应 應 应为 應為 应是 应该 應該 应当 必须 即 は が を 은 는 이 가",
+    "是 为 為 应 應 应为 應為 应是 应该 應該 应当 應當 應 必须 必須 只能 即 は が を 은 는 이 가",
     "m": "looks might may could can seems seem appears appear",
     "x": "doubt doubtful not never n't neither nor cannot without except excluding hardly rarely isn't wasn't "
     "aren't weren't can't couldn't wouldn't won't shouldn't mustn't doesn't don't didn't ain't nicht kein pas 不 非 没 "
-    "不是 并非 並非 不为 不為 不选 不選 不应 不能",
+    "不是 并非 並非 不为 不為 不选 不選 不应 不應 不应该 不應該 不应当 不應當 不该 不能 不要",
     "X": "ではない ではなく ではありません じゃない じゃなく でなく 가아니라 이아니라 아니라 아니다 아닙니다",
     "p": "it that this which these those there",
     "i": "i we i'd i'll i'm i've we'd we'll let's me us let ich je 我 我们 我們",
     "e": "choose pick guess bet vote select choosing picking selecting chose picked selected chosen mark circle tick "
-    "wähle choisis elijo 选 選 选择 選擇 選ぶ 選びます 故选 应选 應選 应选择 應選擇 应该选 고르",
-    "r": "match matches matching leaves leaving",
+    "wähle choisis elijo 选 選 选择 選擇 选定 選ぶ 選びます 選択 고르",
+    "r": "match matches matching leaves leaving 对应 對應 对应于",
     "s": "so therefore thus hence finally consequently accordingly ergo conclude ultimately overall donc "
     "daher deshalb portanto quindi 所以 因此 因而 故 综上 综上所述 由此可知 可知 可见 よって したがって "
     "従って ゆえに つまり 따라서 그러므로",
@@ -74,7 +74,7 @@ _WORDS = {
     "for in as at given by with labelled labeled marked denoted represented namely specifically number think "
     "believe feel say also found listed shown stated described called one turned out "
     "logically confidently strongly really exactly yes ok okay well alright done thereby more "
-    "等 了 呢 吧 吗 です だ でしょう 입니다 이다 예요 이에요 选择题 显然 肯定 たぶん おそらく 번",
+    "等 了 呢 吧 吗 对于 對於 です だ でしょう 입니다 이다 예요 이에요 选择题 显然 肯定 たぶん おそらく 번",
     "a": "because since due thanks where when while he they according "
     "considering based on after before from though although whereas too alone itself does per via such "
     "weil parce porque 因为 因為",

@@ -263,6 +263,9 @@ _CLAUSE_END = re.compile("[.?\n¶;]")
 _LONGEST_LIST = 20
 _PLURAL = {"are", "were", "aren't", "weren't", "have", "must", "should", "can't", "cannot", "都"}
 _REPORTED = {"think", "say", "believe", "argue", "guess", "assume", "expect", "conclude", "answer", "suppose"}
+_LONGEST_REMARK = 60
+_TRUTHS = {"true": 1, "yes": 1, "no": -1}
+_CLASS_NOUNS = {"选项", "選項", "選択肢", "项", "項", "番", "号", "號"}  # behind the letter: "C选项"
 _BRIDGES = {
     "case",
     "true",
@@ -299,6 +302,9 @@ class _Reader:
 
     def kind(self, i: int) -> str:
         return self.kinds[i] if 0 <= i < len(self.kinds) else "¶"
+
+    def _word(self, i: int) -> str:
+        return self.tokens[i].word if 0 <= i < len(self.tokens) else ""
 
     def _raw_kind(self, i: int) -> str:
         return self.tokens[i].kind if 0 <= i < len(self.tokens) else "¶"
@@ -418,7 +424,9 @@ class _Reader:
             option = self.labels.get(i, -1)
             end = self._own_text(i, option)
             named = frozenset({option}) if option >= 0 else _NOTHING
-            return _Options(named, i, end, True, self.tokens[i].marked, False, end > i + 1)
+            own_text = end > i + 1
+            end += self._word(end) in _CLASS_NOUNS
+            return _Options(named, i, end, True, self.tokens[i].marked, False, own_text)
         if end > i:
             at = end
             while at < end + 2 and self._raw_kind(at) in ",-:":
@@ -572,6 +580,8 @@ class _Reader:
             return -1
         if self.kind(at) == "X":
             return -1
+        if self._word(i) == "を" and self.kind(i + 1) == "e":
+            return 1
         negated = verb = modal = False
         while at < i + 12:
             kind = self.kind(at)
@@ -618,6 +628,7 @@ class _Reader:
         for match in re.finditer("n|N|B|e|r|p(?=[vm])", self.kinds):
             yield from self._cued(match.start(), match[0])
         yield from self._verdicts()
+        yield from self._rows()
         yield from self._sentences()
 
     def _cued(self, i: int, kind: str) -> Iterator[_Event]:
@@ -717,6 +728,41 @@ class _Reader:
             denied = refuted = verdict == -1 or self._negated_before(self._phrase_start(i))
             yield _Event(i, options.options, denied=denied)
 
+    def _rows(self) -> Iterator[_Event]:
+        """ "(A) wrong (B) right (C) wrong": rows of options in order, only one of them right; "only C is true"."""
+        row: list[tuple[int, int]] = []  # labels and their marks
+        for i in sorted(self.labels):
+            mark = self._mark(i)
+            if mark is None:
+                continue
+            if row and not (
+                self.labels[i] == self.labels[row[-1][0]] + 1 and i - row[-1][0] <= _LONGEST_REMARK
+            ):
+                yield from self._only_right(row)
+                row = []
+            row.append((i, mark))
+        yield from self._only_right(row)
+
+    def _only_right(self, row: list[tuple[int, int]]) -> Iterator[_Event]:
+        right = [i for i, mark in row if mark > 0]
+        if len(right) == 1 and (len(row) > 1 or self._word(right[0] - 1) in ("only", "只有")):
+            firm = all(mark != 1 for _, mark in row)
+            yield _Event(right[0], frozenset({self.labels[right[0]]}), weak=not firm)
+
+    def _mark(self, i: int) -> int | None:
+        """What the clause that label ``i`` begins says of it in a word: 2 correct, 1 true, −1 neither; or None."""
+        begins = self.kind(i - 1) in ".,;:\n¶-jtN(fs" or self._word(i - 1) in ("statement", "claim")
+        if not begins or self._unreal(self._phrase_start(i)):
+            return None
+        at, sign = self._own_text(i, self.labels[i]), 1
+        while at < i + 20 and self.kind(at) in ".):,-=(vxfd" and self._word(at) not in _TRUTHS:
+            sign = -sign if self.kind(at) == "x" else sign
+            at += 1
+        value = {"c": 2, "✓": 2, "w": -2, "✗": -2}.get(self.kind(at), _TRUTHS.get(self._word(at), 0)) * sign
+        if not value or self.kind(at + 1) not in ".,;)\n¶-tjas" or self._asked(at + 1):
+            return None
+        return value
+
     def _compounded(self, options: _Options) -> bool:
         """Whether a bare letter is the second half of a name, as in "vitamin C"."""
         if options.marked or not options.labels or self.kind(options.start - 1) != "u":
@@ -772,7 +818,8 @@ class _Reader:
 
     def _unreal(self, start: int) -> bool:
         """Whether what begins at token ``start`` is supposed, asked about or reported, not declared."""
-        if self.kind(start - 1) in "vm" and self.kind(start - 2) in ".?\n¶,;ts":
+        inverted = self.kind(start - 1) in "vm" and self._word(start - 1).isascii()
+        if inverted and self.kind(start - 2) in ".?\n¶,;ts":
             return True  # an inverted clause: had the answer been
         at = start - 1
         while at > start - 4 and self.kind(at) in "pfvi,":

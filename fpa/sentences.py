@@ -78,6 +78,23 @@ _LINE_BREAK = re.compile(r"\n\s*")
 # A soft line break: "the long\nroad".
 _WRAP_BEFORE = re.compile(r"[^\W\d_]{2},?[ \t\r]?\Z")
 _WRAP_AFTER = re.compile(r"(?:[a-z]{2,}|a)[ ,][^=\n]*$", re.MULTILINE)
+# A unit behind its number or a bar, a variable (but "Roe v. Wade"), a capital behind the noun that it names one of.
+_UNIT = r"(?:\d[ \t]?°?|[\w)²³]/|[=+<>×÷·−≈≤≥][ \t]?)(?:[A-Za-z]|min|sec|in|mol|gal|rad)"
+_VARIABLE = r"(?<![\w.'’&@-])(?<![a-z]\.\s)[a-uw-z](?=\.[*_]{0,3}\s+[\"'“‘(*]{0,3}[A-Z](?!\.))"
+_NAMED = (
+    r"\b(?:[Vv]itamin|[Hh]epatitis|[Ii]nfluenza|[Pp]lan|[Pp]oint|[Tt]ype|[Gg]roup|[Cc]lass|[Gg]rade|[Ss]ide|[Aa]ngle|"
+    r"[Pp]art|[Ss]ection|[Ff]igure|[Tt]able|[Pp]anel|[Ss]et|[Ee]vent|[Nn]ode|[Vv]ertex|[Mm]atrix|[Tt]eam|[Pp]layer|"
+    r"[Cc]ompany|[Ff]irm|[Cc]ity|[Tt]own|[Cc]ountry|[Bb]ox|[Cc]ar|[Tt]rain|[Bb]lock|[Pp]lanet|[Mm]aterial|[Ll]iquid|"
+    r"[Gg]as|[Ss]olution|[Ss]ample|[Ss]ubstance|[Ee]lement|[Cc]ompound|[Pp]roduct|[Ss]tage|[Ss]tep|[Ll]ayer|[Zz]one|"
+    r"[Rr]egion|[Aa]rea|[Ll]ine|[Cc]olumn|[Rr]ow|[Ll]evel|[Aa]ppendix|[Dd]rug|[Gg]ene|[Aa]llele|[Pp]rotein|[Ff]actor|"
+    r"[Vv]ariable|[Cc]onstant|[Mm]ethod|[Tt]heory|[Ss]tatement|[Ss]cenario|[Pp]hase|[Ss]tate)[ \t]"
+    r"[\"'“‘(*$]{0,4}[A-Z][\"'”’)*$]{0,4}"
+)
+_NO_NAME = (
+    "The|It|Its|This|That|These|Those|Then|There|They|Their|So|Hence|Thus|Therefore|However|But|We|Our|You|He|She|His|"
+    "Hers?|In|If|When|While|Where|What|Which|Why|How|Since|Because|Now|Next|Here|Also|For|From|As|At|On|By|To|And|"
+    "An?|One|Each|Every|Both|All|Some|Any|No|Not|Let|Although|Consequently|Finally|Moreover|Another|Other|I"
+)
 # Stops that the library passes over: an ellipsis before a capital, stops inside brackets, before emphasis and
 # before an equation ("x = 1"), and those behind the letter of a choice ("is B. Then"), which it takes for an initial.
 _UNSEEN = re.compile(
@@ -87,6 +104,9 @@ _UNSEEN = re.compile(
     r"|\.[ \t]+(?=[A-Za-z]\w?[ \t]{0,2}=)"
     r"|\b(?:is|be|[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter|pick|choose|[Cc]ase|or|and|not|than)[ \t]+"
     r"[\"'“‘(*$]{0,4}[A-J][\"'”’)*$]{0,4}[.][*_]{0,3}\s+(?=[\"'“‘(*]{0,3}[A-Z\d])"
+    rf"|(?:{_UNIT}|{_VARIABLE}|{_NAMED})\.[*_]{{0,3}}\s+(?=[\"'“‘(*]{{0,3}}[A-Z])"
+    r"|(?<=[a-z\d)\]*][ \t])[\"'”’)*_]{0,3}[A-Zv]\.[*_]{0,3}\s+"
+    rf"(?=[\"'“‘(*]{{0,3}}(?:{_NO_NAME})\b)"
 )
 # A piece that only numbers or opens what follows.
 _MARKER = re.compile(

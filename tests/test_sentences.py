@@ -49,6 +49,34 @@ def test_where_the_boundaries_are(text: str, pieces: list[str]) -> None:
     assert split_sentences(text) == pieces
 
 
+BEHIND_A_LETTER = [
+    "The mass is 5 g.| It falls.", "It moves 3 m.| Then it stops.", "It runs 5 h.| Water boils.",
+    "The speed is 3 m/s.| Light is faster.", "The density is 2 g/L.| Water is denser.", "It takes 5 min.| Water boils.",
+    "It takes **5 s**.| Water boils.", "(It has 5 g.)| Gravity pulls.", "**The mass is 5 g.**| It falls.",
+    "It is 25 °C.| Water is liquid.", "The current is 3 A.| Voltage drops.", "The work is 5 J.| Energy is kept.",
+    "We solve for x.| The value is 3.", "So x = y.| Hence it holds.", "Thus a < b.| Consequently, it holds.",
+    "The speed is v.| Then it falls.", "We take *n*.| Each counts.", 'It ends at t.| "Good," he said.',
+    "z = x + y.| Now substitute.", "Plants need vitamin D.| Sunlight helps.", "He got plan B.| Nobody knew.",
+    "It belongs to group A.| Sodium is there.", "His blood type is O.| Hers is A.", "We take the set S.| Each counts.",
+    "<think>The mass is 5 g.| It falls.</think>", "Hepatitis B.| Another one is C.",
+    "The force is 10 N.| The mass is 2.",
+    "Roe v. Wade was decided.", "By W. Smith and his son.", "J. K. Rowling wrote it.", "George W. Bush left.",
+    "Many metals, e.g. Iron, rust.", "a. First item", "x. The item", "The physicist J. Thomson found it.",
+    "At 5 p.m. Monday he left.", "The U.S. Virgin Islands.", "The D. H. Lawrence novel.",
+    "Marbury v. Madison was decided.",
+    "Wasser ist z. B. Eis oder Dampf.", "A car of 5 g. and more.", "It is 5 m. long.", "Here $x. Y$ is one.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("marked", BEHIND_A_LETTER)
+def test_a_stop_behind_a_unit_or_a_variable_ends_a_sentence_one_behind_an_initial_does_not(
+    marked: str,
+) -> None:
+    assert [piece.rstrip() for piece in split_sentences(marked.replace("|", ""))] == [
+        piece.strip() for piece in marked.split("|")
+    ]
+
+
 def test_no_sentences_in_no_text() -> None:
     assert split_sentences("") == []
 
@@ -77,7 +105,8 @@ def test_any_text_is_put_together_again(text: str) -> None:
 
 # Each repeats something on which a backtracking pattern, or the library, could take quadratic time.
 REPEATED = ["The answer is 3.5. Then we go on.\n", "好。", "今天天气怎么样，", "`", "$a ", "\\[", "\n", "x\n", " ",
-            ". ", "(", "**", "\"'", "\\begin{align} ", "1. ", "\r\n"]  # fmt: skip
+            ". ", "(", "**", "\"'", "5 g. ", "x. A", "vitamin D. ", "a C. ", "m/s. *", "=",
+            "\\begin{align} ", "1. ", "\r\n"]  # fmt: skip
 
 
 @pytest.mark.parametrize("unit", REPEATED)
