@@ -123,6 +123,12 @@ def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
         (["collect", *FAKE, "--threads", "2", "--out", "r"], 2, "engine fake has no option 'threads'"),
         (["collect", *FAKE, "--deterministic", "--out", "r"], 2, "engine fake has no option 'deterministic'"),
         (["collect", *FAKE, "--url", "http://x", "--out", "r"], 2, "engine fake has no option 'url'"),
+        (
+            ["collect", *FAKE, "--engine-option", "thought=abc", "--out", "r"],
+            2,
+            "thought must be a whole number",
+        ),
+        (["collect", "--engine", "openai", "--url", "http://[::1", "--out", "r"], 2, "--url takes base URLs"),
         (["collect", *FAKE, "--threads", "0", "--out", "r"], 2, "--threads"),
         (["collect", *FAKE, "--parallel", "-1", "--out", "r"], 2, "--parallel"),
         (["collect", *FAKE, "--samples", "999999999999", "--out", "r"], 2, "at most 2,147,483,647"),

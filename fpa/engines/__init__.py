@@ -22,7 +22,7 @@ def load_engine(name: str, model: str, **options: Any) -> Engine:
     """Load ``model`` into the engine of that name.
 
     Raises:
-        UsageError: no engine of that name.
+        UsageError: no engine of that name, or options that it does not take.
         EngineError: the engine's package is missing, or the model does not load.
     """
     if name not in ENGINES:
@@ -34,10 +34,5 @@ def load_engine(name: str, model: str, **options: Any) -> Engine:
         raise EngineError(
             f"engine {name} needs the package {error.name}: pip install 'fpa[{extra}]'"
         ) from error
-    try:
-        engine: Engine = engine_class(model, **options)
-    except TypeError as error:
-        if "unexpected keyword argument" in str(error):
-            raise UsageError(f"engine {name} has no option {str(error).rpartition(' ')[2]}") from error
-        raise
+    engine: Engine = engine_class(model, **options)
     return engine
