@@ -7,7 +7,7 @@ Options come from the command line as JSON or text. A constructor states what it
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from numbers import Integral, Real
@@ -52,23 +52,31 @@ def checked(engine: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Decorates the constructor of the engine of that name: wrong options raise ``UsageError``."""
 
     def decorate(init: Callable[P, None]) -> Callable[P, None]:
-        signature = inspect.signature(init)
+        names = tuple(inspect.signature(init).parameters)
 
         @wraps(init)
         def check(*args: P.args, **options: P.kwargs) -> None:
-            known = [n for n, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-            for name in options:
-                if name not in signature.parameters:
-                    raise UsageError(f"engine {engine} has no option {name!r}: it takes {', '.join(known)}")
-            hints = get_type_hints(init, include_extras=True)
-            for name, value in signature.bind(*args, **options).arguments.items():
-                if name in hints:
-                    check_option(engine, name, value, hints[name])
+            check_options(engine, init, {**dict(zip(names[1:], args[1:], strict=False)), **options})
             init(*args, **options)
 
         return check
 
     return decorate
+
+
+def check_options(engine: str, init: Callable[..., None], options: Mapping[str, Any]) -> None:
+    """Hold options to the signature of an engine's constructor.
+
+    Raises:
+        UsageError: one that the engine does not have, of another type, or out of its range.
+    """
+    parameters = inspect.signature(init).parameters
+    hints = get_type_hints(inspect.unwrap(init), include_extras=True)
+    for name, value in options.items():
+        if name not in parameters:
+            known = [n for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+            raise UsageError(f"engine {engine} has no option {name!r}: it takes {', '.join(known)}")
+        check_option(engine, name, value, hints[name])
 
 
 def check_option(engine: str, name: str, value: Any, hint: Any) -> None:
