@@ -205,8 +205,9 @@ def collect(
     Example: `fpa collect --questions mine.jsonl --every 4 --samples 30 --out runs/mine`
     """
     from fpa.collect import collect as run_collect
-    from fpa.engines import load_engine
+    from fpa.engines import check_engine, load_engine
     from fpa.plan import plan
+    from fpa.prompts import prompt_style
     from fpa.questions import load_questions
     from fpa.settings import Settings
     from fpa.strategies import steers
@@ -239,18 +240,9 @@ def collect(
         questions = chosen.questions if default("questions") else questions
         model = chosen.model if default("model") else model
         engine = "vllm" if default("engine") else engine
-        if plan_only:
-            count = limit or chosen.question_count
-            refuse_strangers(context_, settings.strategy, ray is not None)
-            check_streams(settings, count, engine)
-            show_cost(chosen.cost(count, settings), as_json)
-            return
-        if model == chosen.model and engine in ("vllm", "transformers"):
-            chosen.check_access()
     refuse_strangers(context_, settings.strategy, ray is not None)
     check_strategy(settings.strategy, settings.options)
-    question_set = load_questions(questions, limit=limit)
-    check_streams(settings, len(question_set.questions), engine)
+    prompt_style(settings.prompt)
     given = {"context": context, "parallel": parallel, "threads": threads}
     engine_options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     if chat_template is not None:
@@ -264,6 +256,18 @@ def collect(
     if engine == "vllm" and steers(settings.strategy):
         engine_options["steerable"] = True
     engine_options.update(parse_options(engine_option or ()))
+    check_engine(engine, engine_options)
+    # What the release took says nothing of another model: that one is probed.
+    if chosen is not None and model == chosen.model:
+        if plan_only:
+            count = chosen.count(questions, limit)
+            check_streams(settings, count, engine)
+            show_cost(chosen.cost(count, settings), as_json)
+            return
+        if engine in ("vllm", "transformers"):
+            chosen.check_access()
+    question_set = load_questions(questions, limit=limit)
+    check_streams(settings, len(question_set.questions), engine)
     if ray is None:
         opened = load_engine(engine, model, **engine_options)
     else:

@@ -86,7 +86,7 @@ def _check_reachable(address: str) -> None:
         return  # a name such as auto, which Ray resolves
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the latter for ports too large
         raise EngineError(
             f"no Ray cluster at {address} ({error}): start one with ray start --head, or leave the address out to "
             "use this machine alone"

@@ -14,7 +14,9 @@ from pathlib import Path
 from fpa.engines.base import EngineError
 from fpa.engines.hub import gated
 from fpa.errors import UsageError
+from fpa.questions import load_questions
 from fpa.settings import Settings
+from fpa.strategies.adaptive import PILOT_DRAWS
 
 # The hub's template of the R1 distillates, without tools; ``<think>`` is opened for the model, which then begins
 # its thought with a line break, as the released base paths do.
@@ -88,6 +90,16 @@ class Preset:
         if self.gated and not _token() and not _cached(self.model):
             raise EngineError(gated(self.model))
 
+    def count(self, questions: str, limit: int | None = None) -> int:
+        """How many questions a set has, as ``fpa.questions.load_questions`` takes it; its own is not fetched.
+
+        Raises:
+            UsageError: there is no such set, or something is wrong in it.
+        """
+        if questions != self.questions:
+            return len(load_questions(questions, limit).questions)
+        return min(limit or self.question_count, self.question_count)
+
     def cost(
         self, questions: int, settings: Settings | None = None, tokens_per_second: float | None = None
     ) -> Cost:
@@ -95,18 +107,32 @@ class Preset:
 
         Args:
             questions: how many.
-            settings: the preset's own by default; other strides, units, numbers of samples and strategies scale.
+            settings: the preset's own by default; other strides, units, numbers of samples, strategies, budgets
+                and token limits scale. ``eager`` is taken for all of its sequences, none sharing a beginning;
+                ``adaptive`` for its budget, or without one for its pilot.
             tokens_per_second: of all GPUs together; the released collection's on one GPU by default.
         """
         settings = settings or self.settings
         expected = self.expected
-        units = expected.base_tokens
+        base = min(expected.base_tokens, settings.base_tokens)
+        length = min(expected.continuation_tokens, settings.rollout_tokens)
+        units = base
         if settings.unit == "sentence":
-            units = expected.sentences or expected.base_tokens / TOKENS_PER_SENTENCE
+            sentences = expected.sentences or expected.base_tokens / TOKENS_PER_SENTENCE
+            units = sentences * base / expected.base_tokens
         positions = questions * max(1.0, units / settings.every)
         branches = expected.branches if settings.strategy == "branches" else 1.0
         continuations = positions * branches * settings.samples
-        tokens = continuations * expected.continuation_tokens + questions * expected.base_tokens
+        if settings.strategy == "eager":
+            # Whole responses, from the prompt.
+            positions, continuations = float(questions), float(questions * settings.samples)
+            length = min(expected.base_tokens, settings.rollout_tokens)
+        if settings.strategy == "adaptive":
+            continuations = (
+                PILOT_DRAWS * questions * base if settings.budget is None else settings.budget / length
+            )
+            positions = min(questions * base, continuations)
+        tokens = continuations * length + questions * base
         speed = tokens_per_second or expected.tokens_per_second
         return Cost(
             questions=questions,

@@ -123,6 +123,12 @@ def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
         (["collect", *FAKE, "--threads", "2", "--out", "r"], 2, "engine fake has no option 'threads'"),
         (["collect", *FAKE, "--deterministic", "--out", "r"], 2, "engine fake has no option 'deterministic'"),
         (["collect", *FAKE, "--url", "http://x", "--out", "r"], 2, "engine fake has no option 'url'"),
+        (
+            ["collect", *FAKE, "--engine-option", "thought=abc", "--out", "r"],
+            2,
+            "thought must be a whole number",
+        ),
+        (["collect", "--engine", "openai", "--url", "http://[::1", "--out", "r"], 2, "--url takes base URLs"),
         (["collect", *FAKE, "--threads", "0", "--out", "r"], 2, "--threads"),
         (["collect", *FAKE, "--parallel", "-1", "--out", "r"], 2, "--parallel"),
         (["collect", *FAKE, "--samples", "999999999999", "--out", "r"], 2, "at most 2,147,483,647"),
@@ -130,6 +136,14 @@ def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
         (["collect", *FAKE, "--seed", "2147483648", "--out", "r"], 2, "at most 2,147,483,647"),
         (["collect", *PRESET, "--budget", "5"], 2, "--budget belongs to --strategy adaptive; with branches"),
         (["collect", *PRESET, "--samples", "99999999999999999"], 2, "--samples must be at most"),
+        (["collect", *PRESET, "--strategy", "nope"], 2, "no strategy named 'nope'"),
+        (["collect", *PRESET, "--engine", "nope"], 2, "no engine named 'nope'"),
+        (["collect", *PRESET, "--prompt", "nope"], 2, "no prompt style 'nope'"),
+        (["collect", *PRESET, "--questions", "missing.jsonl"], 2, "missing.jsonl"),
+        (["collect", *PRESET, "--threads", "3"], 2, "engine vllm has no option 'threads'"),
+        (["collect", *PRESET, "--engine-option", "gpu_memory=7"], 2, "gpu_memory must be"),
+        (["collect", *PRESET, "--strategy-option", "mode=adapt"], 2, "strategy branches has no option"),
+        (["collect", *PRESET, "--strategy", "adaptive"], 2, "--budget"),
         (["forks", "none", "--survival-threshold", "0.3"], 2, "--survival"),
         (["forks", "none", "--survival", "--survival-threshold", "1.5"], 2, "below 1.414"),
         (["forks", "none", "--threshold", "1"], 2, "below 1"),
@@ -179,6 +193,30 @@ def test_options_of_a_preset_still_count_as_left_out(capsys, monkeypatch, tmp_pa
     code, _, error = run(capsys, monkeypatch, "collect", *PRESET, "--strategy", "grid", "--top-k", "5")
     assert code == 2
     assert "--top-k" in error
+
+
+def test_the_plan_of_a_preset_follows_the_options(capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"question": "Which?", "choices": ["a", "b"]}
+    Path("one.jsonl").write_text(json.dumps(row) + "\n")
+
+    def planned(*extra: str) -> dict[str, float]:
+        code, said, _ = run(capsys, monkeypatch, "collect", *PRESET, *extra, "--json")
+        assert code == 0
+        return json.loads(said)
+
+    whole = planned()
+    assert whole["questions"] == 100
+    assert planned("--limit", "5000") == whole  # the set has no more
+    assert planned("--limit", "7")["questions"] == 7
+    assert planned("--questions", "one.jsonl")["questions"] == 1
+    assert planned("--questions", "one.jsonl", "--limit", "9")["questions"] == 1
+    assert planned("--strategy", "adaptive", "--budget", "1000")["generated_tokens"] < 30_000
+    assert planned("--strategy", "eager")["positions"] == 100
+    assert planned("--rollout-tokens", "10")["generated_tokens"] < 0.1 * whole["generated_tokens"]
+    # Another model is probed as ever: what the release took says nothing of it.
+    probed = planned("--model", "m", "--engine", "fake", "--questions", "one.jsonl", "--samples", "2")
+    assert probed["probed"] == 1
 
 
 def test_a_threshold_may_be_close_to_one(collected: Path, capsys, monkeypatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 from scipy import stats
 
 from fpa.engines.base import ContextOverflow, EngineError, Request
+from fpa.errors import UsageError
 from fpa.signals import COVERAGE, next_token_distribution
 
 pytest.importorskip("xllamacpp", reason="the embedded engine is not installed (extra: local)")
@@ -199,7 +200,7 @@ def test_a_killed_collection_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     "options", [{"context": -1}, {"parallel": 0}, {"parallel": 100_000}, {"context": 10**9}]
 )
 def test_impossible_sizes_are_refused_before_llama_cpp_aborts(options: dict[str, int]) -> None:
-    with pytest.raises(EngineError, match=f"--{next(iter(options))} must be"):
+    with pytest.raises(UsageError, match=f"{next(iter(options))} must be"):
         LlamaCppEngine("demo", **options)  # type: ignore[arg-type]
 
 

@@ -20,6 +20,7 @@ from fpa.engines import servers
 from fpa.engines.base import Completion, EngineError, EngineStopped, Request
 from fpa.engines.fake import FakeEngine
 from fpa.engines.openai import OpenAIEngine
+from fpa.errors import UsageError
 from fpa.run import open_run
 from fpa.settings import Settings
 
@@ -300,5 +301,5 @@ def test_a_key_is_sent_and_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_url_without_scheme_is_refused() -> None:
-    with pytest.raises(EngineError, match="--url takes base URLs"):
+    with pytest.raises(UsageError, match="--url takes base URLs"):
         OpenAIEngine(url="localhost:8000")

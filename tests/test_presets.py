@@ -13,7 +13,7 @@ import pytest
 
 from fpa.engines.base import EngineError
 from fpa.errors import UsageError
-from fpa.presets import PRESETS, R1_OPEN, R1_PLAIN, preset
+from fpa.presets import PRESETS, R1_OPEN, R1_PLAIN, Preset, preset
 
 LLAMA, R1 = PRESETS["llama3-8b-tinymmlu"], PRESETS["r1-distill-8b-tinymmlu"]
 TRACKS = {"llama3-8b-tinymmlu": "llama", "r1-distill-8b-tinymmlu": "deepseek"}
@@ -62,8 +62,25 @@ def test_costs_scale_with_what_is_asked_for() -> None:
     ratio = whole.continuations / coarse.continuations
     assert ratio == pytest.approx(4 * 200 / 30 * LLAMA.expected.branches, rel=1e-3)
     assert LLAMA.cost(100, tokens_per_second=1e6).gpu_hours < whole.gpu_hours
+    assert LLAMA.cost(9, replace(LLAMA.settings, base_tokens=1000, rollout_tokens=1000)) == LLAMA.cost(9)
+    short = LLAMA.cost(100, replace(LLAMA.settings, rollout_tokens=10))
+    assert short.generated_tokens == pytest.approx(10 * whole.continuations, rel=0.01)
+    stub = LLAMA.cost(100, replace(LLAMA.settings, base_tokens=20))
+    assert stub.positions == 100 * 20
     by_sentence = LLAMA.cost(10, replace(LLAMA.settings, unit="sentence"))
     assert 10 <= by_sentence.positions < LLAMA.cost(10).positions
+
+
+@pytest.mark.parametrize("one", [LLAMA, R1], ids=lambda one: one.name)
+def test_costs_of_strategies_that_place_their_draws_themselves(one: Preset) -> None:
+    eager = one.cost(50, replace(one.settings, strategy="eager", samples=32))
+    assert (eager.positions, eager.continuations) == (50, 50 * 32)
+    assert eager.generated_tokens == pytest.approx(50 * 33 * one.expected.base_tokens)
+    budget = one.cost(100, replace(one.settings, strategy="adaptive", budget=10**6))
+    assert budget.generated_tokens == pytest.approx(10**6 + 100 * one.expected.base_tokens)
+    assert budget.positions <= budget.continuations
+    pilot = one.cost(100, replace(one.settings, strategy="adaptive", target_error=0.05))
+    assert pilot.continuations == pytest.approx(50 * one.expected.base_tokens)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from fpa.engines.base import Engine, EngineError
+from fpa.engines.options import check_options
 from fpa.errors import UsageError
 
 # name -> (module, class, the extra to install)
@@ -22,22 +25,32 @@ def load_engine(name: str, model: str, **options: Any) -> Engine:
     """Load ``model`` into the engine of that name.
 
     Raises:
-        UsageError: no engine of that name.
+        UsageError: no engine of that name, or options that it does not take.
         EngineError: the engine's package is missing, or the model does not load.
     """
+    engine: Engine = _engine_class(name)(model, **options)
+    return engine
+
+
+def check_engine(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a wrong name or wrong options before anything is loaded.
+
+    Where the engine's package is missing nothing is known of its options: loading it says so.
+
+    Raises:
+        UsageError: no engine of that name, or options that it does not take.
+    """
+    with suppress(EngineError):
+        check_options(name, _engine_class(name).__init__, options)
+
+
+def _engine_class(name: str) -> Any:
     if name not in ENGINES:
         raise UsageError(f"no engine named {name!r}: choose one of {', '.join(ENGINES)}")
     module, attribute, extra = ENGINES[name]
     try:
-        engine_class = getattr(import_module(module), attribute)
+        return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         raise EngineError(
             f"engine {name} needs the package {error.name}: pip install 'fpa[{extra}]'"
         ) from error
-    try:
-        engine: Engine = engine_class(model, **options)
-    except TypeError as error:
-        if "unexpected keyword argument" in str(error):
-            raise UsageError(f"engine {name} has no option {str(error).rpartition(' ')[2]}") from error
-        raise
-    return engine

@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from fpa.engines.base import (
     Message,
     Request,
 )
+from fpa.engines.options import Bounds, Count, checked
 from fpa.records import LETTERS, Distribution
 from fpa.signals import MIN_LISTED, next_token_distribution
 
@@ -67,14 +69,15 @@ class FakeEngine:
         context: tokens that one sequence may have, prompt included.
     """
 
+    @checked("fake")
     def __init__(
         self,
         model: str = "fake",
         *,
-        thought: int = 8,
-        delay: float = 0.0,
+        thought: Count = 8,
+        delay: Annotated[float, Bounds(0)] = 0.0,
         fail: str = "",
-        context: int = 4096,
+        context: Count = 4096,
     ) -> None:
         self._salt = zlib.crc32(model.encode())
         self._thought = thought

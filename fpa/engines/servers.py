@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from fpa.engines.base import EngineError, EngineStopped
 from fpa.engines.dialects import BadAnswer
+from fpa.errors import UsageError
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 30.0  # seconds between tries: doubled each time
 BUSY = (408, 409, 425, 429)  # statuses that ask to come back later
@@ -50,7 +51,7 @@ class Servers:
     """
 
     def __init__(
-        self, urls: Sequence[str], *, in_flight: int, timeout: float, retries: int, key: str | None
+        self, urls: Sequence[str], *, in_flight: int, timeout: float, retries: int, key: str
     ) -> None:
         self.all = [Server(url) for url in urls]
         self._limit = in_flight
@@ -190,6 +191,28 @@ class Servers:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+
+def base_urls(text: str) -> list[str]:
+    """The base URLs in a list separated by commas, without ``/v1``.
+
+    Raises:
+        UsageError: there is none, or one that no server can have.
+    """
+    urls = [u.strip().rstrip("/").removesuffix("/v1") for u in text.split(",") if u.strip()]
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            host = (parts.hostname or "").encode("idna")
+            wrong = parts.scheme not in ("http", "https") or not host or parts.port == 0
+        except ValueError:  # no such port, brackets that do not match, a host that no name server can know
+            wrong = True
+        # Requests go to the path alone: what stands behind it would be lost.
+        if wrong or parts.query or parts.fragment or not parts.path.isascii() or any(map(str.isspace, url)):
+            raise UsageError(f"--url takes base URLs such as http://127.0.0.1:8000/v1, got {url!r}")
+    if not urls:
+        raise UsageError(f"--url takes base URLs such as http://127.0.0.1:8000/v1, got {text!r}")
+    return urls
 
 
 def error_text(content: bytes) -> str:

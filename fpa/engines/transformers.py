@@ -25,6 +25,8 @@ from fpa.engines.base import (
     ends_with_stop,
 )
 from fpa.engines.hub import HubTokenizer, TextSide, check_room, fingerprint, loading, model_name, package
+from fpa.engines.options import Count, checked
+from fpa.errors import UsageError
 from fpa.records import AttentionSignals, Distribution
 from fpa.signals import next_token_distribution
 
@@ -44,17 +46,19 @@ class TransformersEngine(TextSide):
         trust_remote_code: run code that the model brings along.
 
     Raises:
+        UsageError: an option of the wrong type, or out of its range.
         EngineError: a package is missing, or the model does not load.
     """
 
+    @checked("transformers")
     def __init__(
         self,
         model: str,
         *,
-        parallel: int = 32,
-        context: int | None = None,
+        parallel: Count = 32,
+        context: Count | None = None,
         dtype: str = "float32",
-        threads: int | None = None,
+        threads: Count | None = None,
         device: str | None = None,
         chat_template: str | None = None,
         revision: str | None = None,
@@ -63,7 +67,9 @@ class TransformersEngine(TextSide):
         self._torch = package("torch", "transformers", "transformers")
         transformers = package("transformers", "transformers", "transformers")
         if dtype not in ("float32", "bfloat16", "float16"):
-            raise EngineError(f"dtype must be float32, bfloat16 or float16, got {dtype!r}")
+            raise UsageError(
+                f"engine transformers: dtype must be float32, bfloat16 or float16, got {dtype!r}"
+            )
         if threads is not None:
             self._torch.set_num_threads(threads)
         self._text = HubTokenizer(

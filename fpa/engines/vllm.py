@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from fpa.engines.base import (
     Request,
 )
 from fpa.engines.hub import HubTokenizer, TextSide, check_room, fingerprint, loading, model_name, package
+from fpa.engines.options import Bounds, Count, checked
 from fpa.errors import UsageError
 from fpa.guided import without_attention
 from fpa.records import Distribution
@@ -84,20 +85,22 @@ class VllmEngine(TextSide):
         steerable: load the logits processor that strategy entropix needs, on vLLM's first model runner.
 
     Raises:
+        UsageError: an option of the wrong type, or out of its range.
         EngineError: the package is missing, or the model does not load.
     """
 
+    @checked("vllm")
     def __init__(
         self,
         model: str,
         *,
-        parallel: int | None = None,
-        context: int = 4096,
+        parallel: Count | None = None,
+        context: Count = 4096,
         dtype: str = "auto",
-        tensor_parallel: int = 1,
-        gpu_memory: float = 0.9,
+        tensor_parallel: Count = 1,
+        gpu_memory: Annotated[float, Bounds(0, 1, above=True)] = 0.9,
         quantization: str | None = None,
-        block_size: int | None = None,
+        block_size: Count | None = None,
         eager: bool = False,
         chat_template: str | None = None,
         revision: str | None = None,
