@@ -90,8 +90,10 @@ def draw(rows: Sequence[Sequence[Panel]]) -> Figure:
             figure, {category for row in rows for p in row for category in p.smoothed.observations.categories}
         )
         figure.draw_without_rendering()  # the room for labels is known once the axes have their place
-        for ax, panel in zip(axes.flat, (panel for row in rows for panel in row), strict=True):
-            _label_forks(ax, panel.forks)
+        for row, panels in zip(axes, rows, strict=True):
+            labelled = max(_label_forks(ax, panel.forks) for ax, panel in zip(row, panels, strict=True))
+            for ax, panel in zip(row, panels, strict=True):
+                _title(ax, panel, labelled)
     return figure
 
 
@@ -122,12 +124,17 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
     ax.set(xlim=(grid[0] - 0.5, grid[-1] + 0.5), ylim=(-0.02, 1.02))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
+    _title(ax, panel, FORK_ROWS if panel.forks else 0)
+
+
+def _title(ax: Axes, panel: Panel, rows: int) -> None:
+    """The title, above so many rows of fork labels."""
     correct = f"   correct: {panel.answer}" if panel.answer else ""
     ax.set_title(
         _escape(f"{shortened(panel.title, TITLE_CHARACTERS)}   {panel.smoothed.method}{correct}"),
         fontsize=9,
         loc="left",
-        pad=TITLE_PAD + (FORK_ROWS * FORK_ROW if panel.forks else 0),
+        pad=TITLE_PAD + FORK_ROW * rows,
     )
 
 
@@ -162,8 +169,8 @@ def _legend(figure: Figure, categories: Collection[str]) -> None:
     figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0, 0, 1, top)))
 
 
-def _label_forks(ax: Axes, forks: Sequence[tuple[int, str]]) -> None:
-    """The tokens of forks above the axes, in the lower row where there is room."""
+def _label_forks(ax: Axes, forks: Sequence[tuple[int, str]]) -> int:
+    """The tokens of forks above the axes, in the lower row where there is room; how many rows there are."""
     texts = [
         ax.annotate(
             _one_line(text), (position, 1.0), xycoords=ax.get_xaxis_transform(), fontsize=7, color="0.25",
@@ -187,8 +194,7 @@ def _label_forks(ax: Axes, forks: Sequence[tuple[int, str]]) -> None:
                 [text.xy[0]] * 2, [1.0, 1.0 + (1.5 + FORK_ROW * row) * pixels / frame.height],
                 transform=ax.get_xaxis_transform(), color="0.35", lw=0.8, ls=":", clip_on=False,
             )[0].set_in_layout(False)  # fmt: skip
-    rows = 1 + max((spot[0] for spot in places if spot is not None), default=-1)
-    ax.set_title(ax.get_title(loc="left"), fontsize=9, loc="left", pad=TITLE_PAD + FORK_ROW * rows)
+    return 1 + max((spot[0] for spot in places if spot is not None), default=-1)
 
 
 def place(

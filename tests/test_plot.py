@@ -151,6 +151,12 @@ def test_fork_labels_lie_above_the_axes_and_not_on_each_other() -> None:
         assert not any(Bbox.intersection(a, b) for a, b in combinations(spots, 2))
 
 
+def test_titles_of_a_row_are_level() -> None:
+    figure = draw([[panel(), panel(((18, "C"),))]])
+    left, right = boxes(figure, [ax._left_title for ax in figure.axes])
+    assert left.y0 == pytest.approx(right.y0, abs=1)
+
+
 def test_places_of_labels() -> None:
     # Lines of the second and third would cross the first's label: no room. The last is moved in.
     assert place([50, 60, 45, 99], [30, 30, 4, 30], (0, 100), gap=1) == [(0, 50), None, None, (0, 85)]
