@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fpa.data import data_path
 from fpa.errors import FpaError
+from fpa.labels import stride_text
 from fpa.published import import_published
 from fpa.run import Run, open_run
 
@@ -46,7 +47,7 @@ class Dataset:
 
     def stride_text(self, every: int) -> str:
         """A stride with its unit."""
-        return f"{every} {'sentence' if self.by_sentence else 'token'}{'s' if every > 1 else ''}"
+        return stride_text(every, "sentence" if self.by_sentence else "token")
 
     @cached_property
     def title(self) -> str:

@@ -555,7 +555,8 @@ def plot(
 ) -> None:
     """Draw one question: outcome curves with bands, raw shares, forks and a reference."""
     from fpa.curves import fork_table, smooth_question
-    from fpa.plot import Panel, Reference, draw, save
+    from fpa.labels import draws_text, reference_text
+    from fpa.plot import Panel, Reference, draw, marks, save
     from fpa.run import open_run
 
     opened = open_run(run)
@@ -563,13 +564,15 @@ def plot(
     found = fork_table(opened, smoothed, threshold)
     dense = None
     if reference is not None:
-        positions, curve, _ = open_run(reference).curve(question)
-        dense = Reference(positions, curve, "reference")
+        other = open_run(reference)
+        positions, curve, _ = other.curve(question)
+        dense = Reference(positions, curve, reference_text(other, question))
     target = folder or Path(f"{question.replace('/', '_')}.pdf")
     if target.suffix not in (".pdf", ".svg", ".png"):
         raise UsageError(f"--out must end in .pdf, .svg or .png, got {target}")
-    marks = list(zip(found["t"], found["token_text"], strict=True))
-    save(draw([[Panel(smoothed, marks, dense, question, opened.question(question).answer)]]), target)
+    drawn = draws_text(opened, question, samples, every)
+    panel = Panel(smoothed, drawn, marks(found), dense, question, opened.question(question).answer)
+    save(draw([[panel]]), target)
     say(str(target))
 
 

@@ -13,7 +13,8 @@ from fpa.collect import Progress, Silent, Summary, collect
 from fpa.curves import Smoothed, collected, curve_table, fork_table, smooth_question
 from fpa.data import data_path
 from fpa.engines.base import Engine
-from fpa.plot import Panel, Reference, draw, save
+from fpa.labels import draws_text, reference_text
+from fpa.plot import Panel, Reference, draw, marks, save
 from fpa.questions import load_questions
 from fpa.report import QuestionReport, write_report
 from fpa.run import Run, open_run
@@ -139,10 +140,11 @@ def _panel(run: Run, smoothed: Smoothed, forks: pd.DataFrame, reference: Run | N
     dense = None
     if reference is not None:
         positions, curve, _ = reference.curve(smoothed.question_id)
-        dense = Reference(positions, curve, f"reference, S={reference.config['samples']}")
+        dense = Reference(positions, curve, reference_text(reference, smoothed.question_id))
     return Panel(
         smoothed,
-        list(zip(forks["t"], forks["token_text"], strict=True)),
+        draws_text(run, smoothed.question_id),
+        marks(forks),
         dense,
         smoothed.question_id,
         question.answer,
