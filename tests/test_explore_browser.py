@@ -238,6 +238,12 @@ def test_table_sorts_filters_and_searches(shown: Page, sites: dict[str, Path]) -
     for name in ("largest", "tokens"):
         title, number = (page.eval_on_selector_all(f"{cell}.c-{name}", ends)[0] for cell in ("th", "td"))
         assert title == pytest.approx(number, abs=1)
+    tops = page.eval_on_selector_all(
+        ".all thead button",
+        """n => n.map(e => { const r = document.createRange(); r.selectNodeContents(e.firstChild);
+          return r.getBoundingClientRect().top; })""",
+    )
+    assert max(tops) - min(tops) < 1
 
     page.select_option("[name=subject]", "s1")
     expect(page.locator(".tally")).to_have_text("50 of 200 questions")
