@@ -3,7 +3,7 @@
     python -m benchmarks.driver [--questions 10 100 1000] [--samples 20]
 
 The fake engine's draws cost almost nothing, so the time is that of decoding, reading answers and writing. Each size
-runs in a process of its own; ``peak_mib`` is the largest resident memory of that process.
+runs in a process of its own, which also reads the run back as counts; ``peak_mib`` is its largest resident memory.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fpa.collect import collect
 from fpa.engines.fake import FakeEngine
 from fpa.questions import QuestionSet
 from fpa.records import Question
+from fpa.run import open_run
 from fpa.settings import Settings
 
 
@@ -37,6 +38,10 @@ def measure(count: int, samples: int, send: Any) -> None:
             settings, FakeEngine(), QuestionSet("made", questions, "made"), Path(folder) / "run"
         )
         seconds = time.perf_counter() - began
+        began = time.perf_counter()
+        run = open_run(Path(folder) / "run")
+        counted = sum(int(run.counts(q)[1].sum()) for q in run.question_ids)
+        reading = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     send.send(
         {
@@ -44,6 +49,8 @@ def measure(count: int, samples: int, send: Any) -> None:
             "samples": samples,
             "rollouts": summary.spent.continuations,
             "rollouts_per_second": round(summary.spent.continuations / seconds),
+            "counted": counted,
+            "seconds_to_count": round(reading, 1),
             "peak_mib": round(peak),
         }
     )

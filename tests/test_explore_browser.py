@@ -105,6 +105,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     odd.p[-1], odd.divert[-1] = 0.05, np.eye(5)[0]
     textless = write_run(folder / "textless", [worlds[0], odd], texts=False)
     explore(textless, folder / "bare", methods=("raw",), workers=1)
+    branched(folder / "mixed", folder / "branches")
     repeat(folder / "mixed", folder / "many")
     for name, options in (
         ("entropix", {"rules": "four-state", "keep_entropy": 1.0}),
@@ -121,8 +122,16 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         )
         collect(guided, FakeEngine(), load_questions("demo", limit=1), folder / f"by-{name}")
         explore(folder / f"by-{name}", folder / name, methods=("raw",), workers=1)
-    made = ("run", "mixed", "none", "one", "bare", "many", "entropix", "eager")
+    made = ("run", "mixed", "none", "one", "bare", "branches", "many", "entropix", "eager")
     return {name: folder / name for name in made}
+
+
+def branched(source: Path, target: Path) -> None:
+    """The same pages, of a run that has three times the rollouts that its draws need."""
+    shutil.copytree(source, target)
+    file = target / "data" / f"{question_key('plain')}.js"
+    core = read_data(file)
+    write_data(file, file.stem, core | {"rollouts": 3 * core["rollouts"], "spent": 3 * core["spent"]})
 
 
 def repeat(source: Path, target: Path) -> None:
@@ -243,6 +252,18 @@ def test_table_sorts_filters_and_searches(shown: Page, sites: dict[str, Path]) -
     sizes = [float(v) for v in page.locator("td.c-largest").all_inner_texts()]
     assert sizes == sorted(sizes)
     assert "sort=largest" in state(page)
+    # Titles end where their numbers do, with or without the arrow.
+    ends = """n => n.map(e => { const r = document.createRange(); r.selectNodeContents(e.querySelector("button")
+      ? e.querySelector("button").firstChild : e); return r.getBoundingClientRect().right; })"""
+    for name in ("largest", "tokens"):
+        title, number = (page.eval_on_selector_all(f"{cell}.c-{name}", ends)[0] for cell in ("th", "td"))
+        assert title == pytest.approx(number, abs=1)
+    tops = page.eval_on_selector_all(
+        ".all thead button",
+        """n => n.map(e => { const r = document.createRange(); r.selectNodeContents(e.firstChild);
+          return r.getBoundingClientRect().top; })""",
+    )
+    assert max(tops) - min(tops) < 1
 
     page.select_option("[name=subject]", "s1")
     expect(page.locator(".tally")).to_have_text("50 of 200 questions")
@@ -573,6 +594,17 @@ def test_enlarging_and_saving(shown: Page, sites: dict[str, Path], tmp_path: Pat
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Whole path")).not_to_be_visible()
     assert "x=" not in state(page)
+
+
+def test_a_mixture_is_not_called_all(shown: Page, sites: dict[str, Path]) -> None:
+    page = shown.question(sites["mixed"], "calm")
+    size = page.locator(".slider output").first
+    expect(size).to_have_text("20 (all)")
+    assert not size.get_attribute("title")
+    page = shown.question(sites["branches"], "plain")
+    expect(size).to_have_text("20 (mixed)")
+    assert "chosen by its probability" in size.get_attribute("title")
+    expect(page.locator(".cost")).to_contain_text("% of the run")
 
 
 def test_a_saved_figure_explains_itself(shown: Page, sites: dict[str, Path]) -> None:

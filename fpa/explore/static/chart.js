@@ -497,7 +497,7 @@
       const found = [];
       for (const k of this.visibleCategories()) {
         const filled = { fill: colour(categories, k), stroke: "none" };
-        found.push([[s("rect", { x: 12, y: -5, width: 12, height: 10, ...filled })], answers[k]]);
+        found.push([[s("rect", { y: -5, width: 24, height: 10, ...filled })], answers[k]]);
       }
       if (focus && !stacked)
         found.push([

@@ -477,11 +477,17 @@
       const unit = index.run.unit === "sentence" ? "sentences" : "tokens";
       const every = index.run.every || 1;
       const most = core.draws[1];
+      // Continuations drawn token by token become draws of a position only by a choice among them: then no number
+      // of draws is all that the run has.
+      const mixed = core.full.rollouts < core.rollouts;
       this.slide(
         this.sizeSlider,
         state.size,
-        state.size === "all" ? `${this.span(core.draws)} (all)` : `${state.size} of ${most}`,
+        state.size === "all" ? `${this.span(core.draws)} (${mixed ? "mixed" : "all"})` : `${state.size} of ${most}`,
       );
+      this.sizeSlider.output.title = mixed
+        ? "The run drew so many continuations after each likely next token. A draw of a position is one of them, its token chosen by its probability: a mixture, which leaves some continuations out."
+        : "";
       const n = Number(state.stride) * every;
       this.slide(this.strideSlider, state.stride, n === 1 ? `every ${unit.slice(0, -1)}` : `every ${n} ${unit}`);
       const share = core.spent ? this.cell.tokens / core.spent : 0;
