@@ -14,6 +14,7 @@ The kinds, one character each so that a text's kinds are a string:
  s k  conclusion words (therefore, 所以); correction words (wait, actually, 而是)
  t j  but; and, or
  h b  conditions (if, suppose, 如果); words that report a belief or a form of words (thought, students, format)
+ z l  words for another case (otherwise, 否则); for another rank than the best (worst, least)
  g    words that make a later mention no answer (than, unlike, options)
  a    words that begin a reason or a further clause (because, which, given)
  B    ``\\boxed``
@@ -64,7 +65,9 @@ _WORDS = {
     "t": "but however although though yet aber mais pero 但 但是",
     "j": "and or und oder et ou y e o 或 或者 和 及 以及 与 與 と または や 또는 와 과",
     "h": "if whether unless suppose supposing supposed assume assuming imagine pretend wenn falls si "
-    "如果 假如 假设 假設 若 もし 만약",
+    "provided providing 如果 假如 假设 假設 若 要是 倘若 もし 만약",
+    "z": "otherwise 否则 否則 不然 要不然 情况下 情況下 場合 そうでなければ さもなければ sonst sinon",
+    "l": "worst least opposite poorest weakest lowest 最差 最不 次优 次優 次佳 相反",
     "b": "thought guessed believed assumed tempted student students people someone somebody others many some "
     "claim claims claimed mistakenly wrongly incorrectly erroneously format form phrase sentence example "
     "initially originally mistake misconception trap tempting",

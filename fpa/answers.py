@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from fpa.answer_cases import Aside, Cases
 from fpa.answer_tokens import Token, fold, tokens
 from fpa.records import LETTERS, OTHER, Answer
 from fpa.thoughts import closing_tag, split_thoughts
@@ -253,6 +254,8 @@ class _Event:
     options: frozenset[int]
     denied: bool = False
     weak: bool = False
+    hedged: bool = False
+    aside: Aside = Aside.NONE
 
 
 _NOTHING: frozenset[int] = frozenset()
@@ -260,6 +263,7 @@ _AFTER_A = {"as", "for", "with", "in", "by", "given", "here", "instead", "on", "
 _AFTER_LOWER = {"because", "since", "as", "and", "or", "but", "so", "is", "which", "where", "given", "due to"}
 _MODALS = {"would", "could", "might", "may"}
 _CLAUSE_END = re.compile("[.?\n¶;]")
+_SENTENCE_END = re.compile(f"[{_ENDS}]")
 _LONGEST_LIST = 20
 _PLURAL = {"are", "were", "aren't", "weren't", "have", "must", "should", "can't", "cannot", "都"}
 _REPORTED = {"think", "say", "believe", "argue", "guess", "assume", "expect", "conclude", "answer", "suppose"}
@@ -299,6 +303,7 @@ class _Reader:
                 self.foreign.add(i)
             kinds.append(kind)
         self.kinds = "".join(kinds)
+        self.cases = Cases(self.tokens, self.kinds)
 
     def kind(self, i: int) -> str:
         return self.kinds[i] if 0 <= i < len(self.kinds) else "¶"
@@ -686,7 +691,7 @@ class _Reader:
         if any(self.tokens[t].word in _MODALS for t in between) and self._conditioned(options.end):
             return
         hedged = hedged or any(self.kind(t) == "m" for t in between)
-        yield _Event(options.start, options.options, denied != negated, weak=hedged)
+        yield _Event(options.start, options.options, denied != negated, weak=hedged, hedged=hedged)
 
     def _tail(self, i: int) -> _Event | None:
         """An answer in other words that ends with its label ("the law of inertia (C)") or names one text."""
@@ -844,9 +849,8 @@ class _Reader:
 
     def _asked(self, i: int) -> bool:
         """Whether the sentence around token ``i`` is a question (", right?" and the like ask nothing)."""
-        at = i
-        while at < len(self.kinds) and at < i + 60 and self.kind(at) not in _ENDS:
-            at += 1
+        end = _SENTENCE_END.search(self.kinds, i, i + 60)
+        at = end.start() if end else i + 60
         return self.kind(at) == "?" and "," not in self.kinds[max(i, at - 4) : at]
 
     def _conditioned(self, i: int) -> bool:
@@ -978,12 +982,13 @@ class _Reader:
 
     def read(self, *, cut_off: bool, weak_cuts: Sequence[int]) -> frozenset[int] | None:
         """The options that stand at the end; several where the last declaration is ambiguous; none or None."""
-        events = sorted(self.events(), key=lambda event: event.at)
+        events = sorted(map(self._placed, self.events()), key=lambda event: event.at)
         for cut in weak_cuts:
             before = [e for e in events if self.tokens[e.at].start < cut]
             if any(not e.denied for e in before):
                 events = before
                 break
+        events = list(self._without_asides(events))
         standing: frozenset[int] | None = None
         for weak in (False, True):
             for event in events:
@@ -997,6 +1002,28 @@ class _Reader:
         if cut_off or any(not event.denied for event in events):
             return None
         return self._named() if len(self._named()) == 1 else None
+
+    def _placed(self, event: _Event) -> _Event:
+        """The event, with how far it lies from the case in question."""
+        options = None if event.denied else self.options_at(event.at)
+        return replace(event, aside=self.cases.aside(event.at, options.end)) if options is not None else event
+
+    def _without_asides(self, events: Sequence[_Event]) -> Iterator[_Event]:
+        """Leave out what is said of other cases ("otherwise it is A") where an answer to this one stands."""
+        last: _Event | None = None
+        nearest = Aside.CONTRARY
+        for event in events:
+            if event.denied:
+                last = None if last is not None and event.options == last.options else last
+            elif last is not None and event.aside > nearest and not self._revises(event, last):
+                continue
+            if not event.denied and not event.hedged:
+                nearest = event.aside if last is None else min(nearest, event.aside)
+                last = event
+            yield event
+
+    def _revises(self, event: _Event, last: _Event) -> bool:
+        return event.aside < Aside.CONTRARY and self.cases.revised(last.at, event.at)
 
 
 def _without_headings(found: list[tuple[_Event, tuple[bool, bool, bool]]]) -> Iterator[_Event]:

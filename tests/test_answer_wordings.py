@@ -66,3 +66,105 @@ def test_chinese_and_japanese_wordings_of_a_choice(text: str) -> None:
 @pytest.mark.parametrize(("wanted", "text"), VERDICTS)
 def test_a_row_of_verdicts_declares_the_only_option_that_is_right(wanted: str, text: str) -> None:
     assert read(text) == wanted
+
+
+OTHER_CASES = [
+    "If friction were present, the answer would be (A).", "Without friction, the answer is (A).",
+    "Otherwise the answer is (A).", "Otherwise, the answer would be (A).",
+    "Had friction been present, the answer would have been (A).", "When friction is present, the answer is (A).",
+    "For a heavier car, the answer is (A).", "The worst answer is (D).", "The opposite answer is (D).",
+    "The second best answer is (C).", "The second-best answer is (C).", "The least likely option is (A).",
+    "With friction, it would be (A).", "With friction, the answer is (A).",
+    "In the presence of friction, the answer is (A).", "In a vacuum, the answer would be (A).",
+    "The answer would be (A) with friction.", "The answer would have been (A).",
+    "The answer is (A) if friction is present.", "The answer is (A) only when friction is present.",
+    "The answer would be (A) for a heavier car.", "If friction is present, choose (A).",
+    "If friction is present, (A) is correct.", "Were friction present, the answer would be (A).",
+    "Should the car be heavier, the answer is (A).", "Suppose there were friction. Then the answer would be (A).",
+    "Now imagine a heavier car. Then the answer is (A).", "For heavier cars, the answer is **A**.",
+    "**Otherwise**, the answer is $\\boxed{A}$.", "if friction is present, the answer is a.",
+    "unless friction is absent, the answer is (a).", "The next best choice is (C).", "The weakest option is (D).",
+    "The answer least likely to be right is (D).", "The answer that makes the least sense is (D).",
+    "The wrong answer is (D).", "Another possible answer is (C), if air drags.",
+    "In that case, the answer would be (A).", "In such cases the answer is (A).",
+    "The answer without friction is (A).", "The answer for a heavier car is (A).",
+    "The answer when friction is present is (A).", "However, if friction were present, the answer would be (A).",
+    "But with friction the answer would be (A).", "Note: if the road were wet, the correct option would be (A).",
+    "(If friction were present, the answer would be (A).)", "> If friction were present, the answer would be (A).",
+    "- Otherwise: the answer is (A).", "如果有摩擦，答案就是A。", "否则答案是A。", "否则选A。", "最差的答案是D。",
+    "最不可能的选项是D。", "在有摩擦的情况下，答案是A。", "もし摩擦があれば、答えはAです。",
+    "そうでなければ、答えはAです。", "摩擦がある場合、答えはAです。",
+    "Whenever friction is present, the answer is (A).", "Assuming friction, the answer is (A).",
+    "Provided that there is friction, the answer is (A).", "Under other conditions, the answer is (A).",
+    "If the car were heavier then, of course, the answer would be (A).",
+    "If friction were present, the speed would drop, so the answer would be (A).", "My initial answer was (A).",
+    "The other possible answer is (A).", "The least correct answer would be (D).", "The poorest choice is (D).",
+]  # fmt: skip
+
+NO_ASIDES = [
+    ("B", "When friction is ignored, the answer is (B). If friction were present, the answer would be (A)."),
+    ("B", "If friction were present, the answer would be (A). There is none, so the answer is (B)."),
+    ("B", "With friction it would be (A), but here the answer is (B)."),
+    ("C", "The answer is (A). Wait, actually the answer is (C)."),
+    ("B", "Hence, without friction, the answer is (B)."), ("B", "Without friction, the answer is (B)."),
+    ("B", "If x = 2, then the answer is (B)."), ("B", "Otherwise the answer is (B)."),
+    ("B", "For a heavier car, the answer is (B)."), ("B", "The least likely option is (B)."),
+    ("B", "The worst answer is (B)."), ("B", "The second best answer is (B)."),
+    ("B", "When friction is present, the answer is (B)."), ("B", "The answer would be (B)."),
+    ("B", "The answer would have been (B)."), ("B", "If we plug in x = 2 we get 4, so the answer is (B)."),
+    ("C", "The answer is (A). But is that right? No: the speed doubles. The answer is (C)."),
+    ("C", "The answer is (A). Wait, if we use the right mass, the answer is (C)."),
+    ("C", "The answer is (A). Hmm, the question asks for the least likely. The least likely option is (C)."),
+    ("C", "The answer is (A). Actually, without friction the answer is (C)."),
+    ("C", "The answer is (A). I misread the question. So the answer would be (C)."),
+    ("C", "The answer is (A). Wait, that is the mass. The answer would be (C)."),
+    ("C", "The answer is (A). Let me recheck. The speed doubles. The answer would be (C)."),
+    ("C", "The answer is (A). If we plug in x = 2, we get 4, so the answer is (C)."),
+    ("C", "The answer is (A). For this question, the answer is (C)."),
+    ("C", "The answer is (A). With this in mind, the answer is (C)."),
+    ("C", "The answer is (A). In other words, the answer is (C)."),
+    ("C", "The answer is (A). In the end, the answer is (C)."),
+    ("C", "The answer is (A). For these reasons the answer is (C)."),
+    ("C", "The answer is (A). Without a doubt, the answer is (C)."),
+    ("C", "The answer is (A). Without further ado, the answer is (C)."),
+    ("C", "The answer is (A). When we check again, the answer is (C)."),
+    ("C", "The answer is (A). On second thought, I would choose (C)."),
+    ("C", "The answer is (A). I would say the answer is (C)."), ("C", "The answer is (A). The best answer is (C)."),
+    ("C", "The answer is (A). That would violate a law, and the answer is (C)."),
+    ("C", "The answer is (A). In any case, the answer is (C)."),
+    ("C", "The answer is (A). No, the answer is not (A). Without friction, the answer is (C)."),
+    ("C", "The answer is (A). At the least, the answer is (C)."), ("C", "The answer is (A). 等等，答案应该是C。"),
+    ("C", "The answer is (A). いや、答えはCです。"),
+    ("C", "The answer is (A). In order to be safe, the answer is (C)."),
+    ("C", "The answer is (A). The answer to the second part is 3. The answer is (C)."),
+    ("B", "It might be (A). If friction is ignored, the answer is (B)."), ("C", "如果没有摩擦，答案是C。"),
+    ("C", "否则答案是C。"), ("C", "もし摩擦がなければ、答えはCです。"), ("C", "当没有摩擦时，答案是C。"),
+    ("C", "x</think>Without friction, the answer is (C)."), ("C", "Without friction, $\\boxed{C}$."),
+    ("C", "The answer is (A). In either case, the answer is (C)."),
+    ("C", "The answer is (A). If I am not mistaken, the answer is (C)."),
+    ("C", "If x is even, the answer is (A); otherwise the answer is (C)."),
+    ("C", "The answer is (A). Given the values above, the answer is (C)."),
+    ("C", "The answer is (A). In a nutshell, the answer is (C)."),
+    ("C", "The answer is (A). For a number of reasons, the answer is (C)."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        "The answer is (B). ",
+        "Answer: b\n\n",
+        "B\n\n",
+        "<think>It is (C).</think>**Answer: B**\n\n",
+        "So $\\boxed{\\text{B}}$.\n",
+        "答案是B。",
+    ],
+)
+@pytest.mark.parametrize("later", OTHER_CASES)
+def test_what_is_said_of_another_case_takes_no_stated_answer_back(stated: str, later: str) -> None:
+    assert read(stated + later) == "B"
+
+
+@pytest.mark.parametrize(("wanted", "text"), NO_ASIDES)
+def test_another_case_counts_where_no_answer_stands_and_revisions_count(wanted: str, text: str) -> None:
+    assert read(text) == wanted
