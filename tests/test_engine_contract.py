@@ -83,6 +83,14 @@ def test_text_survives_the_tokens(engine: Engine) -> None:
     assert "".join(engine.pieces(ids)) == text
 
 
+def test_text_is_encoded_as_it_continues_another(engine: Engine) -> None:
+    # What a readout appends, and the letter that it then looks for.
+    phrase, letter = engine.encode(" answer is ("), engine.encode("B")
+    assert "".join(engine.pieces(phrase)) == " answer is ("
+    assert engine.pieces(letter) == ("B",)
+    assert "".join(engine.pieces(phrase + letter)) == " answer is (B"
+
+
 def test_end_of_turn_is_no_text(engine: Engine) -> None:
     assert engine.end_ids
     for end in engine.end_ids:

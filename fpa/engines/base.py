@@ -105,7 +105,7 @@ class Engine(Protocol):
         """Token ids of a conversation through the model's own chat template, ready for an answer, one BOS."""
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of plain text: no special tokens added, none parsed."""
+        """Token ids of plain text as it continues another: no special tokens or spaces added, none parsed."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""

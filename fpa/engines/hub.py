@@ -11,12 +11,14 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from fpa.engines.base import ContextOverflow, EngineError, Message, pieces_by_prefix
 from fpa.engines.ends import END_TEXTS
+from fpa.engines.midtext import MidText
 
 # Threads that spin while they wait slow a busy machine down severalfold; read when the libraries load.
 PATIENT_THREADS = {"GOMP_SPINCOUNT": "0", "OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
@@ -88,9 +90,8 @@ class HubTokenizer:
         adds_bos = self._tokenizer("")["input_ids"][:1]
         self._bos = tuple(adds_bos) if adds_bos == [self._tokenizer.bos_token_id] else ()
         self.end_ids = self._find_end_ids(model, revision)
-        # Some tokenizers drop the space before a text's first word: a token in front keeps it.
-        anchor = self._ids("a")
-        self._anchor = () if self._raw(self._ids(" b a")[-1:]).startswith(" ") else tuple(anchor)
+        self._within = MidText(self._ids, self._raw)
+        self._shown = MidText(self._ids, partial(self._raw, skip=True))
 
     def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Token ids of a conversation through the chat template, with one BOS if the model has one."""
@@ -109,22 +110,16 @@ class HubTokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of plain text: no special tokens added, none parsed."""
-        return tuple(self._ids(text))
+        return self._within.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
         kept = [int(i) for i in token_ids if i not in self.end_ids]
-        return self._text(kept, skip=True)
+        return self._shown.decode(kept)
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The text each token adds, special tokens shown."""
-        return pieces_by_prefix(lambda ids: self._text([int(i) for i in ids], skip=False), token_ids)
-
-    def _text(self, ids: list[int], *, skip: bool) -> str:
-        if not self._anchor:
-            return self._raw(ids, skip=skip)
-        lead = self._raw(list(self._anchor), skip=skip)
-        return self._raw([*self._anchor, *ids], skip=skip)[len(lead) :]
+        return pieces_by_prefix(lambda ids: self._within.decode([int(i) for i in ids]), token_ids)
 
     def _raw(self, ids: Sequence[int], *, skip: bool = False) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False))

@@ -44,6 +44,7 @@ from fpa.engines.base import (
 )
 from fpa.engines.dialects import LLAMA_SAMPLING
 from fpa.engines.ends import END_TEXTS
+from fpa.engines.midtext import MidText
 from fpa.engines.options import Bounds, Count, checked
 from fpa.engines.threads import sample_in_threads
 from fpa.errors import UsageError
@@ -140,6 +141,7 @@ class LlamaCppEngine:
         meta = self._get("/v1/models")["data"][0]["meta"]
         self._bos = self._post("/tokenize", {"content": "", "add_special": True})["tokens"]
         self._slots: dict[tuple[int, ...], int] = {}  # where the sequences of ``next_distributions`` lie
+        self._within = MidText(self._ids, self._raw)
         self._plain = self.encode("a")[0]
         self._end_ids = self._find_end_ids()
         self.info = EngineInfo(
@@ -167,19 +169,22 @@ class LlamaCppEngine:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of plain text: no special tokens added, none parsed."""
-        body = {"content": text, "add_special": False, "parse_special": False}
-        return tuple(self._post("/tokenize", body)["tokens"])
+        return self._within.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, without the tokens that end a turn."""
-        kept = [int(i) for i in token_ids if i not in self._end_ids]
-        return str(self._post("/detokenize", {"tokens": kept})["content"])
+        return self._within.decode([int(i) for i in token_ids if i not in self._end_ids])
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The text each token adds, end-of-turn tokens shown."""
-        return pieces_by_prefix(
-            lambda ids: self._post("/detokenize", {"tokens": [int(i) for i in ids]})["content"], token_ids
-        )
+        return pieces_by_prefix(lambda ids: self._within.decode([int(i) for i in ids]), token_ids)
+
+    def _ids(self, text: str) -> list[int]:
+        body = {"content": text, "add_special": False, "parse_special": False}
+        return list(self._post("/tokenize", body)["tokens"])
+
+    def _raw(self, ids: Sequence[int]) -> str:
+        return str(self._post("/detokenize", {"tokens": list(ids)})["content"])
 
     @property
     def end_ids(self) -> frozenset[int]:

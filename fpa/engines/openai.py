@@ -31,6 +31,7 @@ from fpa.engines.base import (
 from fpa.engines.dialects import Ask, BadAnswer, Choice, Dialect, LlamaDialect, Step, VllmDialect
 from fpa.engines.ends import END_TEXTS
 from fpa.engines.hub import HubTokenizer, Text, TextSide, check_room
+from fpa.engines.midtext import MidText
 from fpa.engines.options import Bounds, Count, checked
 from fpa.engines.servers import Server, Servers, base_urls
 from fpa.engines.threads import sample_in_threads
@@ -375,6 +376,7 @@ class _LlamaText:
             if len(ids) == 1:
                 ends.add(ids[0])
         self.end_ids = frozenset(ends)
+        self._within = MidText(self._ids, self._raw)
 
     def _post(self, path: str, body: dict[str, Any], key: str) -> Any:
         return self._servers.ask("POST", path, body, lambda answer: _mapping(answer, key)[key])
@@ -390,13 +392,16 @@ class _LlamaText:
         return self._bos + ids
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return self._tokens({"content": text, "add_special": False, "parse_special": False})
+        return self._within.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return self._raw([int(i) for i in token_ids if i not in self.end_ids])
+        return self._within.decode([int(i) for i in token_ids if i not in self.end_ids])
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        return pieces_by_prefix(lambda ids: self._raw([int(i) for i in ids]), token_ids)
+        return pieces_by_prefix(lambda ids: self._within.decode([int(i) for i in ids]), token_ids)
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return self._tokens({"content": text, "add_special": False, "parse_special": False})
 
     def _raw(self, ids: Sequence[int]) -> str:
         return str(self._post("/detokenize", {"tokens": list(ids)}, "content"))
