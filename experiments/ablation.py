@@ -104,12 +104,17 @@ def run(context: Context) -> Result:
                 for i in range(len(names)):
                     ax.plot(part[["low", "high"]].iloc[i], [y[i], y[i]], color=colour, lw=1.6, alpha=0.5)
                 ax.plot(
-                    part["value"], y, "o" if every == 1 else "s", color=colour, ms=3.2, label=f"N={every}"
+                    part["value"],
+                    y,
+                    "o" if every == 1 else "s",
+                    color=colour,
+                    ms=3.2,
+                    label=f"N={dataset.stride_text(every)}",
                 )
             ax.set_yticks(
                 np.arange(len(names))[::-1], names if column == 0 else [""] * len(names), fontsize=7
             )
-            ax.set_title(f"{dataset.title}, S={size}", fontsize=8, loc="left")
+            ax.set_title(f"{dataset.title}\nS={size}", fontsize=8, loc="left")
             seen = found[["low", "high", "value"]].to_numpy()
             low, high = min(0.45, float(np.nanmin(seen)) * 0.95), max(2.5, float(np.nanmax(seen)) * 1.05)
             figures.log_ticks(ax, "x", [v for v in (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10) if low <= v <= high])

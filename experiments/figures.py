@@ -29,6 +29,8 @@ STYLES: dict[str, tuple[str, str]] = {
     "auto": ("#0072B2", "D"),
 }
 PANEL = (3.3, 2.7)  # inches
+BANDED = ("full", "auto")
+"""Methods drawn with their band by default, the best-known: seven would hide one another."""
 
 
 def panels(count: int, rows: int = 1, height: float = PANEL[1]) -> tuple[Figure, np.ndarray]:
@@ -75,13 +77,8 @@ def line(
         )
 
 
-def methods(
-    ax: Axes, table: DataFrame, x: str, names: Sequence[str], banded: Sequence[str] = ("full", "auto")
-) -> None:
-    """A line for each method of a table with columns ``method``, ``value``, ``low``, ``high`` and ``x``.
-
-    Bands of the best-known alone by default: seven would hide one another.
-    """
+def methods(ax: Axes, table: DataFrame, x: str, names: Sequence[str], banded: Sequence[str] = BANDED) -> None:
+    """A line for each method of a table with columns ``method``, ``value``, ``low``, ``high`` and ``x``."""
     for name in names:
         own = table[table["method"] == name].sort_values(x)
         if len(own):

@@ -80,7 +80,11 @@ def run(context: Context) -> Result:
             ax.set_xlabel("draws per position S")
             where = "jumps over 0.15" if region == "jump" else "elsewhere"
             count = int(part["questions"].max()) if len(part) else 0
-            ax.set_title(f"{dataset.name}, {where} ({count} q.), N={stride}", fontsize=8, loc="left")
+            ax.set_title(
+                f"{dataset.name}, N={dataset.stride_text(stride)}\n{where} ({count} question{'s' * (count != 1)})",
+                fontsize=8,
+                loc="left",
+            )
     for row_axes in axes:
         row_axes[0].set_ylabel("error over raw's (TV ratio)")
     figures.legend(figure, 4)

@@ -49,9 +49,9 @@ def run(context: Context) -> Result:
         low, high = 0.3, 20.0
         seen = found[found["every"] == stride]["value"]
         figures.log_ticks(top, "y", figures.nice_ticks(min(low, seen.min()), max(high, seen.max())))
-        seen = worth[(worth["every"] == stride) & (worth["value"] > 0)]["value"]
-        figures.log_ticks(bottom, "y", figures.nice_ticks(seen.min() * 0.7, seen.max() * 1.5))
-        bottom.set_ylim(seen.min() * 0.7, seen.max() * 1.5)
+        least, most = seen_limits(worth[worth["every"] == stride])
+        figures.log_ticks(bottom, "y", figures.nice_ticks(least, most))
+        bottom.set_ylim(least, most)
     axes[0][0].set_ylabel("multiplier")
     axes[1][0].set_ylabel("S_eff (draws per position)")
     figures.legend(figure, 5)
@@ -67,6 +67,14 @@ def run(context: Context) -> Result:
         "Multiplier (above) and S_eff (below) against S at the stride of the published figures; bands, 95 % over "
         "questions, of `full` and `auto`; stars: published.",
     )
+
+
+def seen_limits(drawn: pd.DataFrame) -> tuple[float, float]:
+    """Ends of a logarithmic axis that holds every value, and the bands of the methods that are drawn with one."""
+    banded = drawn[drawn["method"].isin(figures.BANDED)]
+    ends = pd.concat([drawn["value"], banded["low"], banded["high"]])
+    ends = ends[ends > 0]  # NaN where there is no interval
+    return 0.7 * float(ends.min()), 1.5 * float(ends.max())
 
 
 def rows(dataset: Dataset, found: pd.DataFrame, methods: list[str]) -> list[dict[str, str]]:

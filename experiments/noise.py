@@ -111,7 +111,8 @@ def run(context: Context) -> Result:
         summary = summarise(found).assign(data=dataset.name)
         tables.append(summary)
         verdicts.append(verdict(dataset, found, summary))
-        _draw(ax, dataset, summary, slope_limits(found, "halves")[0])
+        _draw(ax, summary)
+        ax.set_title(panel_title(dataset, found, summary), fontsize=8, loc="left")
         shown += [_row(dataset, summary, size) for size in (10, 50, 100, 200, 1000)]
     axes[0][0].set_ylabel("error (total variation)")
     figures.legend(figure, 6)
@@ -127,7 +128,9 @@ def run(context: Context) -> Result:
         pd.DataFrame([row for row in shown if row is not None]),
         {"noise": pd.concat(tables)},
         figure,
-        "Error against draws per position S, every position sampled (N=1). Black: raw by halves with its 95 % band; "
+        "Error against draws per position S, every position sampled (N=1). In the titles, log-log slopes of the raw "
+        "curve's error by halves: of total variation, which is drawn, beside simulated multinomial draws', and of "
+        "the root mean square error, which is −0.5 for independent draws. Black: raw by halves with its 95 % band; "
         "dotted: multinomial expectation. Coloured: each model against the unseen half, whose noise (dashed: "
         "that of raw "
         "expected from a multinomial) keeps the lines from falling further.",
@@ -208,7 +211,17 @@ def _row(dataset: Dataset, summary: pd.DataFrame, size: int) -> dict[str, str] |
     return row
 
 
-def _draw(ax: Axes, dataset: Dataset, summary: pd.DataFrame, gradient: float) -> None:
+def panel_title(dataset: Dataset, found: pd.DataFrame, summary: pd.DataFrame) -> str:
+    """What a panel shows: the slope of what it plots beside the multinomial's, and that of the root mean square."""
+    shown, root = slope_limits(found, "halves")[0], slope_limits(found, "squared")[0]
+    ideal = slope(*_columns(summary, "halves", "expected"))
+    return (
+        f"{dataset.title}, N={dataset.stride_text(1)}\n"
+        f"slope: TV {shown:.2f} (multinomial {ideal:.2f}), RMSE {root:.2f}"
+    )
+
+
+def _draw(ax: Axes, summary: pd.DataFrame) -> None:
     part = partial(_columns, summary)
     sizes, halves = part("halves", "value")
     _, low = part("halves", "low")
@@ -222,9 +235,9 @@ def _draw(ax: Axes, dataset: Dataset, summary: pd.DataFrame, gradient: float) ->
     _, y = part("halves", "expected")
     ax.plot(sizes, y, ":", color="#000000", lw=1.2, label="by halves, multinomial")
     figures.log_ticks(ax, "x", [s for s in (5, 10, 20, 50, 100, 200, 500, 1000) if s <= sizes.max()])
-    shown = summary[summary["measure"] != "squared"]["value"]
-    bottom, top = shown.min() * 0.9, shown.max() * 1.1
+    # All that is drawn is to be seen, the band too; one question has none (NaN).
+    shown = np.concatenate([summary[summary["measure"] != "squared"]["value"], low, high])
+    bottom, top = np.nanmin(shown) * 0.9, np.nanmax(shown) * 1.1
     figures.log_ticks(ax, "y", figures.nice_ticks(bottom, top))
     ax.set_ylim(bottom, top)
     ax.set_xlabel("draws per position S")
-    ax.set_title(f"{dataset.title}, N=1, slope {gradient:.2f}", fontsize=8, loc="left")

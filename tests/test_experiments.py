@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 from experiments import __main__ as command
 from experiments import figures
-from experiments.budget import cheapest, frontier
+from experiments.budget import cheapest, frontier, frontier_limits
 from experiments.cells import cells, measured, prepared
 from experiments.datasets import Dataset, distinct, find
+from experiments.multiplier import seen_limits
 from experiments.noise import by_halves, slope
 from experiments.pieces import code_version, compute
 from experiments.resampling import limits, mean_limits, multiplicities, ratio_limits
@@ -91,6 +94,25 @@ def test_cheapest_cell_and_frontier() -> None:
     assert cheapest(tv, tokens, 0.01) is None
     assert frontier(tv, tokens).tolist() == [2, 1, 0, 3]
     assert frontier(np.array([0.1, 0.2]), np.array([1.0, 2.0])).tolist() == [0]
+
+
+def test_interval_of_a_frontier() -> None:
+    # Two questions alike in cost; the second cell costs twice as much and is better for the first question alone.
+    error, price = np.array([[0.4, 0.2], [0.2, 0.2]]), np.array([[10.0, 10.0], [20.0, 20.0]])
+    low, high = frontier_limits(error, price, np.array([0, 1]))
+    assert low == pytest.approx([0.2, 0.2])
+    assert high == pytest.approx([0.4, 0.2])
+    # A dearer cell that is no better never makes the interval worse: the cheaper one is chosen.
+    low, high = frontier_limits(error[::-1], price, np.array([0, 1]))
+    assert high == pytest.approx([0.2, 0.2])
+    assert np.isnan(frontier_limits(error[:, :1], price[:, :1], np.array([0]))).all()
+
+
+def test_an_axis_holds_the_bands_that_are_drawn() -> None:
+    drawn = pd.DataFrame(
+        {"method": ["auto", "kernel"], "value": [10.0, 2.0], "low": [5.0, 0.1], "high": [100.0, np.nan]}
+    )
+    assert seen_limits(drawn) == pytest.approx((1.4, 150.0))  # kernel's band is not drawn
 
 
 # --- signals ----------------------------------------------------------------------------------------------
@@ -210,10 +232,48 @@ def test_draws_that_leave_are_handed_out_once_and_never_from_the_reference() -> 
 # --- the command ------------------------------------------------------------------------------------------
 
 
+def check_figure(name: str, figure: Figure) -> None:
+    """Whether a figure of the reference run says its S and N, and shows its bands whole."""
+    figure.draw_without_rendering()
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    for ax in figure.axes:
+        assert ax._left_title.get_window_extent().x1 <= figure.bbox.x1
+    if name in ("noise", "multiplier", "budget"):
+        for ax in figure.axes:
+            assert ax.collections
+        whole = [ax for ax in figure.axes if name != "budget"]
+        for low, high, at in [
+            (*ax.get_ylim(), c.get_paths()[0].vertices) for ax in whole for c in ax.collections
+        ]:
+            assert low <= np.nanmin(at[:, 1])
+            assert np.nanmax(at[:, 1]) <= high
+    if name == "noise":
+        assert re.fullmatch(
+            r"reference \(3 questions\), N=1 token\n"
+            r"slope: TV -0\.\d\d \(multinomial -0\.\d\d\), RMSE -0\.\d\d",
+            titles[0],
+        )
+    if name == "forks":
+        assert all("N=4 tokens" in title for title in titles)
+    if name == "ablation":
+        said = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert said == ["N=1 token", "N=4 tokens"]
+    if name == "budget":
+        said = [text.get_text() for text in figure.axes[0].texts]
+        assert said[0] == "raw, S=30, N=1 token; as accurate:"
+        assert [re.sub(r"\d+", "#", text).rstrip("s") for text in said[2:]] == [
+            "full: S=#, N=# token", "auto: S=#, N=# token",
+        ]  # fmt: skip
+        assert len(figure.axes[0].collections) == 3  # bands of raw, full, auto
+
+
 @pytest.mark.parametrize("name", command.EXPERIMENTS)
 def test_every_experiment_on_the_reference_run(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    drawn: list[Figure] = []
+    save = figures.save
+    monkeypatch.setattr(figures, "save", lambda figure, *rest: (drawn.append(figure), save(figure, *rest))[1])
     status = command.main(
         [
             name,
@@ -229,6 +289,7 @@ def test_every_experiment_on_the_reference_run(
     )
     said = capsys.readouterr().out
     assert status == 0
+    check_figure(name, drawn[0])
     assert "**reference (3 questions)**" in said
     assert "decide" in said or name in ("noise", "interval")  # three questions judge no claim
     assert (tmp_path / "out" / f"{name}.svg").stat().st_size > 10_000
