@@ -277,11 +277,14 @@ def collect(
             engine, model, engine_options, address=None if ray == "local" else ray, workers=workers, gpus=gpus
         )
     with opened as loaded:
+        leave = engine == "llamacpp" and ray is None
         if plan_only:
-            show_plan(plan(settings, loaded, question_set), as_json)
+            with Stopping("stopped; nothing was stored", leave):
+                planned = plan(settings, loaded, question_set)
+            show_plan(planned, as_json)
             return
         assert folder is not None
-        with Collecting(folder, leave=engine == "llamacpp" and ray is None) as progress:
+        with Collecting(folder, leave) as progress:
             summary = run_collect(settings, loaded, question_set, folder, progress)
     spent = summary.spent
     if as_json:
@@ -790,20 +793,40 @@ def stop_on_failures(failures: dict[str, str]) -> None:
         raise typer.Exit(1)
 
 
-class Collecting:
-    """Progress of a collection, which Ctrl-C and SIGTERM end with a line that says how to go on.
+class Stopping:
+    """Work with an engine, which Ctrl-C and SIGTERM end with a line.
 
     With ``leave`` the process ends there and then: freeing an embedded llama.cpp waits without end for requests
     that nobody will read.
     """
 
+    def __init__(self, line: str, leave: bool) -> None:
+        self.line, self.leave = line, leave
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            err.print(self.line, markup=False, soft_wrap=True)
+            if self.leave:
+                os._exit(130)
+
+
+class Collecting:
+    """Progress of a collection, which Ctrl-C and SIGTERM end as ``Stopping`` does, saying how to go on."""
+
     def __init__(self, folder: Path, leave: bool) -> None:
-        self.folder, self.leave = folder, leave
+        line = f"stopped; what was finished is in {folder}: run the same command again to resume"
+        self.stopping = Stopping(line, leave)
 
     def __enter__(self) -> CollectProgress:
         from fpa.progress import CollectProgress
 
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self.stopping.__enter__()
         self.progress = CollectProgress(err)
         return self.progress.__enter__()
 
@@ -811,15 +834,7 @@ class Collecting:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.progress.__exit__(kind, error, trace)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            err.print(
-                f"stopped; what was finished is in {self.folder}: run the same command again to resume",
-                markup=False,
-                soft_wrap=True,
-            )
-            if self.leave:
-                os._exit(130)
+        self.stopping.__exit__(kind, error, trace)
 
 
 REDO = "; run the command that made it again, which sets the file aside and redoes it"

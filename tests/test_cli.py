@@ -290,6 +290,31 @@ def test_ctrl_c_stops_within_seconds_and_says_how_to_resume(tmp_path: Path) -> N
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_during_a_plan_leaves_an_engine_that_waits_for_its_requests(sent: signal.Signals) -> None:
+    pytest.importorskip("xllamacpp", reason="the embedded engine is not installed (extra: local)")
+    # As the embedded engine does: freeing it waits for what is in flight.
+    code = (
+        "import sys, threading, fpa.engines as e, fpa.engines.fake as f, fpa.engines.llamacpp as l\n"
+        "class Waits(f.FakeEngine):\n"
+        "    def __init__(self, model, **o): super().__init__('m')\n"
+        "    def sample(self, requests): print('drawing', flush=True); threading.Event().wait()\n"
+        "    def close(self): threading.Event().wait(60)\n"
+        "l.LlamaCppEngine = Waits\n"
+        "from fpa.cli import main; sys.argv[0] = 'fpa'; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "collect", "--limit", "2", "--plan"],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "drawing\n"
+    process.send_signal(sent)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error == "stopped; nothing was stored\n"
+
+
 def test_help_and_version(capsys, monkeypatch) -> None:
     assert run(capsys, monkeypatch, "--version")[:2] == (0, "fpa 0.1.0\n")
     code, said, _ = run(capsys, monkeypatch, "collect", "--help")
