@@ -104,6 +104,7 @@ def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
         (["collect", *FAKE, "--every", "0", "--out", "r"], 2, "--every"),
         (["collect", *FAKE, "--temperature", "0", "--out", "r"], 2, "--temperature"),
         (["collect", *FAKE, "--temperature", "1e-9", "--out", "r"], 2, "--temperature"),
+        (["collect", *FAKE, "--stop", "", "--out", "r"], 2, "--stop is empty"),
         (["collect", *FAKE, "--questions", "", "--out", "r"], 2, "--questions"),
         (["collect", "--engine", "gpt", "--out", "r"], 2, "llamacpp"),
         (["collect", *FAKE, "--strategy", "tree", "--out", "r"], 2, "branches"),
