@@ -163,7 +163,11 @@ def collect(
     parallel: Annotated[int | None, typer.Option(min=1, help="Continuations generated at once.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="llamacpp, transformers: CPU threads.")] = None,
     chat_template: Annotated[
-        Path | None, typer.Option(help="A Jinja file in place of the model's own template.")
+        str | None,
+        typer.Option(
+            help="A Jinja file in place of the model's own template; or r1-open, r1-plain: the R1 distillates', "
+            "with <think> opened for the model or left to it."
+        ),
     ] = None,
     deterministic: Annotated[
         bool,
@@ -246,7 +250,7 @@ def collect(
     given = {"context": context, "parallel": parallel, "threads": threads}
     engine_options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     if chat_template is not None:
-        engine_options["chat_template"] = read_text(chat_template)
+        engine_options["chat_template"] = read_template(chat_template)
     if deterministic:
         engine_options["deterministic"] = True
     if url is not None:
@@ -760,12 +764,21 @@ def _plain(text: str) -> Any:
     return Text(text.replace("\n", "⏎"))
 
 
-def read_text(path: Path) -> str:
-    """A text file that the user named."""
+def read_template(name: str) -> str:
+    """A chat template of ours, or the file that the user named."""
+    from fpa.engines.templates import check_template
+    from fpa.presets import TEMPLATES
+
+    if name in TEMPLATES:
+        return TEMPLATES[name]
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        template = Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--chat-template {name} cannot be read ({error}): give a file, or one of {', '.join(TEMPLATES)}"
+        ) from error
+    check_template(template)
+    return template
 
 
 def write_parquet(table: Any, path: Path) -> None:

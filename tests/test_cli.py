@@ -18,6 +18,7 @@ import pytest
 
 from fpa.cli import main
 from fpa.errors import UsageError
+from fpa.presets import TEMPLATES
 from fpa.settings import Settings
 from fpa.strategies.base import SEEDS, seed_of
 from fpa.streams import check_streams
@@ -104,6 +105,9 @@ def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
         (["collect", *FAKE, "--every", "0", "--out", "r"], 2, "--every"),
         (["collect", *FAKE, "--temperature", "0", "--out", "r"], 2, "--temperature"),
         (["collect", *FAKE, "--temperature", "1e-9", "--out", "r"], 2, "--temperature"),
+        (["collect", "--chat-template", "none.jinja", "--out", "r"], 2, "r1-plain"),
+        (["collect", "--chat-template", "/dev/null", "--out", "r"], 2, "the chat template is empty"),
+        (["collect", *PRESET, "--chat-template", "/dev/null"], 2, "the chat template is empty"),
         (["collect", *FAKE, "--stop", "", "--out", "r"], 2, "--stop is empty"),
         (["collect", *FAKE, "--questions", "", "--out", "r"], 2, "--questions"),
         (["collect", "--engine", "gpt", "--out", "r"], 2, "llamacpp"),
@@ -218,6 +222,30 @@ def test_the_plan_of_a_preset_follows_the_options(capsys, monkeypatch, tmp_path:
     # Another model is probed as ever: what the release took says nothing of it.
     probed = planned("--model", "m", "--engine", "fake", "--questions", "one.jsonl", "--samples", "2")
     assert probed["probed"] == 1
+
+
+@pytest.mark.parametrize("name", ["r1-open", "r1-plain"])
+def test_the_thought_is_opened_for_the_model_or_left_to_it(name: str, capsys, monkeypatch, tmp_path) -> None:
+    given = {}
+
+    def load(engine: str, model: str, **options: object) -> None:
+        given.update(options)
+        raise UsageError("far enough")
+
+    monkeypatch.setattr("fpa.engines.load_engine", load)
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    Path(tmp_path / "one.jsonl").write_text('{"question": "Which?", "choices": ["a", "b"]}\n')
+    arguments = [
+        "--preset",
+        "r1-distill-8b-tinymmlu",
+        "--questions",
+        str(tmp_path / "one.jsonl"),
+        "--out",
+        "r",
+    ]
+    run(capsys, monkeypatch, "collect", *arguments, "--chat-template", name)
+    assert given["chat_template"] == TEMPLATES[name]
+    assert ("<｜Assistant｜><think>" in TEMPLATES[name]) == (name == "r1-open")
 
 
 def test_a_threshold_may_be_close_to_one(collected: Path, capsys, monkeypatch) -> None:
