@@ -163,7 +163,11 @@ def collect(
     parallel: Annotated[int | None, typer.Option(min=1, help="Continuations generated at once.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="llamacpp, transformers: CPU threads.")] = None,
     chat_template: Annotated[
-        Path | None, typer.Option(help="A Jinja file in place of the model's own template.")
+        str | None,
+        typer.Option(
+            help="A Jinja file in place of the model's own template; or r1-open, r1-plain: the R1 distillates', "
+            "with <think> opened for the model or left to it."
+        ),
     ] = None,
     deterministic: Annotated[
         bool,
@@ -246,7 +250,7 @@ def collect(
     given = {"context": context, "parallel": parallel, "threads": threads}
     engine_options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     if chat_template is not None:
-        engine_options["chat_template"] = read_text(chat_template)
+        engine_options["chat_template"] = read_template(chat_template)
     if deterministic:
         engine_options["deterministic"] = True
     if url is not None:
@@ -277,11 +281,14 @@ def collect(
             engine, model, engine_options, address=None if ray == "local" else ray, workers=workers, gpus=gpus
         )
     with opened as loaded:
+        leave = engine == "llamacpp" and ray is None
         if plan_only:
-            show_plan(plan(settings, loaded, question_set), as_json)
+            with Stopping("stopped; nothing was stored", leave):
+                planned = plan(settings, loaded, question_set)
+            show_plan(planned, as_json)
             return
         assert folder is not None
-        with Collecting(folder, leave=engine == "llamacpp" and ray is None) as progress:
+        with Collecting(folder, leave) as progress:
             summary = run_collect(settings, loaded, question_set, folder, progress)
     spent = summary.spent
     if as_json:
@@ -760,12 +767,21 @@ def _plain(text: str) -> Any:
     return Text(text.replace("\n", "⏎"))
 
 
-def read_text(path: Path) -> str:
-    """A text file that the user named."""
+def read_template(name: str) -> str:
+    """A chat template of ours, or the file that the user named."""
+    from fpa.engines.templates import check_template
+    from fpa.presets import TEMPLATES
+
+    if name in TEMPLATES:
+        return TEMPLATES[name]
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        template = Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--chat-template {name} cannot be read ({error}): give a file, or one of {', '.join(TEMPLATES)}"
+        ) from error
+    check_template(template)
+    return template
 
 
 def write_parquet(table: Any, path: Path) -> None:
@@ -793,20 +809,40 @@ def stop_on_failures(failures: dict[str, str]) -> None:
         raise typer.Exit(1)
 
 
-class Collecting:
-    """Progress of a collection, which Ctrl-C and SIGTERM end with a line that says how to go on.
+class Stopping:
+    """Work with an engine, which Ctrl-C and SIGTERM end with a line.
 
     With ``leave`` the process ends there and then: freeing an embedded llama.cpp waits without end for requests
     that nobody will read.
     """
 
+    def __init__(self, line: str, leave: bool) -> None:
+        self.line, self.leave = line, leave
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            err.print(self.line, markup=False, soft_wrap=True)
+            if self.leave:
+                os._exit(130)
+
+
+class Collecting:
+    """Progress of a collection, which Ctrl-C and SIGTERM end as ``Stopping`` does, saying how to go on."""
+
     def __init__(self, folder: Path, leave: bool) -> None:
-        self.folder, self.leave = folder, leave
+        line = f"stopped; what was finished is in {folder}: run the same command again to resume"
+        self.stopping = Stopping(line, leave)
 
     def __enter__(self) -> CollectProgress:
         from fpa.progress import CollectProgress
 
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self.stopping.__enter__()
         self.progress = CollectProgress(err)
         return self.progress.__enter__()
 
@@ -814,15 +850,7 @@ class Collecting:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.progress.__exit__(kind, error, trace)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            err.print(
-                f"stopped; what was finished is in {self.folder}: run the same command again to resume",
-                markup=False,
-                soft_wrap=True,
-            )
-            if self.leave:
-                os._exit(130)
+        self.stopping.__exit__(kind, error, trace)
 
 
 REDO = "; run the command that made it again, which sets the file aside and redoes it"

@@ -28,6 +28,8 @@ R1_OPEN = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜><think>' }}{% endif %}"
 )
 R1_PLAIN = R1_OPEN.replace("<｜Assistant｜><think>", "<｜Assistant｜>")
+TEMPLATES = {"r1-open": R1_OPEN, "r1-plain": R1_PLAIN}
+"""Chat templates that can be given by name: whether the thought is opened for the model, or by it."""
 
 
 @dataclass(frozen=True)

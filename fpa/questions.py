@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -160,7 +161,8 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    reader = csv.DictReader(_text(path).splitlines(keepends=True), strict=True)
+    # Lines as CSV knows them: texts may hold other characters that Python takes for the end of one.
+    reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     line = 1
     try:
         if not reader.fieldnames or "question" not in reader.fieldnames:
@@ -201,6 +203,7 @@ def _parse(name: str, rows: Numbered) -> tuple[Question, ...]:
     places: dict[str, str] = {}
     for place, row in rows:
         try:
+            _check_characters(row)
             question = _question(row)
         except ValueError as error:
             raise UsageError(f"{name} {place}: {error}") from None
@@ -212,6 +215,25 @@ def _parse(name: str, rows: Numbered) -> tuple[Question, ...]:
         places[question.question_id] = place
         questions.append(question)
     return tuple(questions)
+
+
+def _check_characters(value: Any) -> None:
+    """Refuse halves of characters, which JSON can write and no UTF-8 file can hold."""
+    if isinstance(value, dict):
+        for key, held in value.items():
+            _check_characters(key)
+            _check_characters(held)
+    elif isinstance(value, list | tuple):
+        for held in value:
+            _check_characters(held)
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            half = ord(value[error.start])
+            raise ValueError(
+                f"\\u{half:04x} is half of a character: write the whole one, or leave it out"
+            ) from None
 
 
 def _question(row: Row) -> Question:

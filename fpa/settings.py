@@ -64,6 +64,10 @@ class Settings:
             raise UsageError(f"--unit must be token or sentence, got {self.unit!r}")
         if not (math.isfinite(self.temperature) and self.temperature >= COLDEST):
             raise UsageError(f"--temperature must be a number of at least {COLDEST}, got {self.temperature}")
+        if "" in self.stop:
+            raise UsageError(
+                "--stop is empty, which would end every continuation at its first token: leave it out"
+            )
         if not 0 <= self.min_p <= 1:
             raise UsageError(f"--min-p must be between 0 and 1, got {self.min_p}")
         if self.budget is not None and self.budget < 1:

@@ -18,6 +18,7 @@ import pytest
 
 from fpa.cli import main
 from fpa.errors import UsageError
+from fpa.presets import TEMPLATES
 from fpa.settings import Settings
 from fpa.strategies.base import SEEDS, seed_of
 from fpa.streams import check_streams
@@ -104,6 +105,10 @@ def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
         (["collect", *FAKE, "--every", "0", "--out", "r"], 2, "--every"),
         (["collect", *FAKE, "--temperature", "0", "--out", "r"], 2, "--temperature"),
         (["collect", *FAKE, "--temperature", "1e-9", "--out", "r"], 2, "--temperature"),
+        (["collect", "--chat-template", "none.jinja", "--out", "r"], 2, "r1-plain"),
+        (["collect", "--chat-template", "/dev/null", "--out", "r"], 2, "the chat template is empty"),
+        (["collect", *PRESET, "--chat-template", "/dev/null"], 2, "the chat template is empty"),
+        (["collect", *FAKE, "--stop", "", "--out", "r"], 2, "--stop is empty"),
         (["collect", *FAKE, "--questions", "", "--out", "r"], 2, "--questions"),
         (["collect", "--engine", "gpt", "--out", "r"], 2, "llamacpp"),
         (["collect", *FAKE, "--strategy", "tree", "--out", "r"], 2, "branches"),
@@ -219,6 +224,30 @@ def test_the_plan_of_a_preset_follows_the_options(capsys, monkeypatch, tmp_path:
     assert probed["probed"] == 1
 
 
+@pytest.mark.parametrize("name", ["r1-open", "r1-plain"])
+def test_the_thought_is_opened_for_the_model_or_left_to_it(name: str, capsys, monkeypatch, tmp_path) -> None:
+    given = {}
+
+    def load(engine: str, model: str, **options: object) -> None:
+        given.update(options)
+        raise UsageError("far enough")
+
+    monkeypatch.setattr("fpa.engines.load_engine", load)
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    Path(tmp_path / "one.jsonl").write_text('{"question": "Which?", "choices": ["a", "b"]}\n')
+    arguments = [
+        "--preset",
+        "r1-distill-8b-tinymmlu",
+        "--questions",
+        str(tmp_path / "one.jsonl"),
+        "--out",
+        "r",
+    ]
+    run(capsys, monkeypatch, "collect", *arguments, "--chat-template", name)
+    assert given["chat_template"] == TEMPLATES[name]
+    assert ("<｜Assistant｜><think>" in TEMPLATES[name]) == (name == "r1-open")
+
+
 def test_a_threshold_may_be_close_to_one(collected: Path, capsys, monkeypatch) -> None:
     code, said, _ = run(capsys, monkeypatch, "forks", str(collected), "--threshold", "0.995", "--json")
     assert code == 0
@@ -288,6 +317,31 @@ def test_ctrl_c_stops_within_seconds_and_says_how_to_resume(tmp_path: Path) -> N
     assert process.returncode == 130
     assert "run the same command again to resume" in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_during_a_plan_leaves_an_engine_that_waits_for_its_requests(sent: signal.Signals) -> None:
+    pytest.importorskip("xllamacpp", reason="the embedded engine is not installed (extra: local)")
+    # As the embedded engine does: freeing it waits for what is in flight.
+    code = (
+        "import sys, threading, fpa.engines as e, fpa.engines.fake as f, fpa.engines.llamacpp as l\n"
+        "class Waits(f.FakeEngine):\n"
+        "    def __init__(self, model, **o): super().__init__('m')\n"
+        "    def sample(self, requests): print('drawing', flush=True); threading.Event().wait()\n"
+        "    def close(self): threading.Event().wait(60)\n"
+        "l.LlamaCppEngine = Waits\n"
+        "from fpa.cli import main; sys.argv[0] = 'fpa'; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "collect", "--limit", "2", "--plan"],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "drawing\n"
+    process.send_signal(sent)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error == "stopped; nothing was stored\n"
 
 
 def test_help_and_version(capsys, monkeypatch) -> None:

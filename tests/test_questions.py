@@ -397,3 +397,25 @@ def test_a_folder_without_the_fields_is_refused(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "other" / "test.jsonl", [{"text": "x"}])
     with pytest.raises(UsageError, match="row 0: the question is missing"):
         load_questions(str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("inside", ["\u2028", "\x0b", "\x0c", "\x1c", "\x85"])
+def test_csv_fields_may_hold_what_ends_lines_elsewhere(tmp_path: Path, inside: str) -> None:
+    path = tmp_path / "q.csv"
+    text = f"question,A,B,answer\r\nWhat is{inside}this?,a,b,A\r\n"
+    path.write_bytes(text.encode())
+    [question] = load_questions(str(path)).questions
+    assert question.question == f"What is{inside}this?"
+    path.write_bytes((text + "What else?,a\r\n").encode())
+    with pytest.raises(UsageError, match="line 3"):
+        load_questions(str(path))
+
+
+@pytest.mark.parametrize(
+    "field", [{"question": "bad \ud800 here"}, {"choices": ["x", "\udfff"]}, {"id": "\ud83d"}, {"\ud800": 1}]
+)
+def test_half_a_character_is_refused_with_its_line(tmp_path: Path, field: dict[str, Any]) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + json.dumps({**ROW, "id": "b", **field}) + "\n")
+    with pytest.raises(UsageError, match=r"q.jsonl line 2: .*half of a character"):
+        load_questions(str(path))

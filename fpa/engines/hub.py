@@ -19,6 +19,7 @@ from typing import Any, Protocol, Self
 from fpa.engines.base import ContextOverflow, EngineError, Message, pieces_by_prefix
 from fpa.engines.ends import END_TEXTS
 from fpa.engines.midtext import MidText
+from fpa.engines.templates import check_template
 
 # Threads that spin while they wait slow a busy machine down severalfold; read when the libraries load.
 PATIENT_THREADS = {"GOMP_SPINCOUNT": "0", "OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
@@ -61,6 +62,7 @@ class HubTokenizer:
         trust_remote_code: run tokenizer code that the model brings along.
 
     Raises:
+        UsageError: something is wrong with the given template.
         EngineError: no such model, a gated one without access, or one without a chat template.
     """
 
@@ -74,6 +76,8 @@ class HubTokenizer:
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
+        if chat_template is not None:
+            check_template(chat_template)
         transformers = package("transformers", engine, extra)
         with loading(model):
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(

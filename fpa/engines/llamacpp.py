@@ -46,6 +46,7 @@ from fpa.engines.dialects import LLAMA_SAMPLING
 from fpa.engines.ends import END_TEXTS
 from fpa.engines.midtext import MidText
 from fpa.engines.options import Bounds, Count, checked
+from fpa.engines.templates import check_template
 from fpa.engines.threads import sample_in_threads
 from fpa.errors import UsageError
 from fpa.records import Distribution
@@ -104,6 +105,8 @@ class LlamaCppEngine:
                 f"got {context}"
             )
         path = demo_model() if model == "demo" else Path(model)
+        if chat_template is not None:
+            check_template(chat_template)
         check_gguf(path, needs_template=chat_template is None)
         params = xllamacpp.CommonParams()
         params.model.path = str(path)
