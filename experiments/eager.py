@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -227,7 +228,11 @@ def report(out: Path) -> None:
     """Tables and claims on standard output; the figure as ``eager.svg``."""
     named = {}
     for folder in sorted(p for p in out.iterdir() if p.is_dir()):
-        cells, found = grid(folder), compared(folder)
+        cells = grid(folder)
+        if not cells:
+            print(f"{folder} is not finished: run collect again", file=sys.stderr)
+            continue
+        found = compared(folder)
         most = max(cells)
         count = len(sequences(folder, "parallel", most, 0.0))
         named[f"{folder.name} ({count} questions)"] = found
