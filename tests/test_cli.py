@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -186,6 +187,38 @@ def test_mistakes_about_a_run_get_one_line(collected: Path, capsys, monkeypatch,
         code, _, error = run(capsys, monkeypatch, *arguments)
         assert (code, error.count("\n")) == (2, 1)
         assert says in error
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["plot", "RUN", "demo-01", "--out", "new/q.pdf"],
+        [
+            "score",
+            "RUN",
+            "--samples",
+            "5",
+            "--method",
+            "raw",
+            "--workers",
+            "1",
+            "--out",
+            "new/scores.parquet",
+        ],
+    ],
+)
+def test_a_read_only_file_system_is_one_line(
+    command: list[str], collected: Path, capsys, monkeypatch, tmp_path: Path
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    code, _, error = run(capsys, monkeypatch, *[str(collected) if a == "RUN" else a for a in command])
+    assert (code, error.count("\n")) == (1, 1)
+    assert f"cannot write {command[-1]}: the file system is read-only: choose another folder" in error
 
 
 def test_options_of_a_preset_still_count_as_left_out(capsys, monkeypatch, tmp_path: Path) -> None:
