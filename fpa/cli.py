@@ -425,8 +425,7 @@ def forks(
     made = {"forks": opened.save_forks(name, found)}
     if survival:
         surviving = [survival_table(opened, curve, survival_threshold) for curve in curves]
-        made["survival"] = opened.path / "survival" / f"{name}.parquet"
-        write_parquet(pd.concat(surviving, ignore_index=True), made["survival"])
+        made["survival"] = opened.save_survival(name, pd.concat(surviving, ignore_index=True))
     if as_json:
         emit({**made, "found": records(found)})
         return

@@ -19,6 +19,7 @@ import pytest
 
 from fpa.cli import main
 from fpa.errors import UsageError
+from fpa.parts import check_part
 from fpa.presets import TEMPLATES
 from fpa.settings import Settings
 from fpa.strategies.base import SEEDS, seed_of
@@ -64,6 +65,7 @@ def test_the_pipeline_in_json(collected: Path, capsys, monkeypatch, tmp_path: Pa
     found = json.loads(said)
     assert code == 0
     assert all(fork["tv"] > 0.1 for fork in found["found"])
+    check_part(Path(found["survival"]))  # it carries its digest, as every file of a run
     surviving = pd.read_parquet(found["survival"])
     assert surviving["survival"].between(0, 1).all()
     assert (surviving.groupby("question_id")["survival"].diff().dropna() <= 1e-12).all()
