@@ -69,7 +69,8 @@ def token_signals(path: Path, question_id: str) -> pd.DataFrame:
     spread = [_moments(base.distributions[t].p, base.distributions[t].entropy, base.distributions[t].varentropy)
               for t in positions]  # fmt: skip
     h, v = np.array(spread).T
-    temperature = float(run.config["temperature"])
+    # Released stores say nothing of it: what they keep is at temperature 1.
+    temperature = float(run.config.get("temperature", 1.0))
     tops = np.array([_top_entropy(base.distributions[t], temperature) for t in positions])
     counts = draws.counts() - draws.select(SEEN, 1, 0).counts()
     unseen = counts / counts.sum(axis=1, keepdims=True)

@@ -425,8 +425,7 @@ def forks(
     made = {"forks": opened.save_forks(name, found)}
     if survival:
         surviving = [survival_table(opened, curve, survival_threshold) for curve in curves]
-        made["survival"] = opened.path / "survival" / f"{name}.parquet"
-        write_parquet(pd.concat(surviving, ignore_index=True), made["survival"])
+        made["survival"] = opened.save_survival(name, pd.concat(surviving, ignore_index=True))
     if as_json:
         emit({**made, "found": records(found)})
         return
@@ -786,15 +785,10 @@ def read_template(name: str) -> str:
 
 def write_parquet(table: Any, path: Path) -> None:
     """Write a table whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    from fpa.parts import replacing
+
+    with replacing(path) as temporary:
         table.to_parquet(temporary, index=False)
-        temporary.replace(path)
-    except OSError as error:
-        raise FpaError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def stop_on_failures(failures: dict[str, str]) -> None:

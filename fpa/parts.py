@@ -52,6 +52,25 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path``, which takes its place where all went well and is gone otherwise.
+
+    Raises:
+        FpaError: the disk is full, read-only, or the like; ``path`` is then as it was before.
+    """
+    temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            temporary.replace(path)
+        finally:
+            # On a read-only file system this fails too, which must not hide why the writing did.
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn an operating system error while reading ``path`` into one line.
 

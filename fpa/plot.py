@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fpa.curves import Smoothed
 from fpa.fonts import drawable, families
 from fpa.labels import shortened
+from fpa.parts import replacing
 
 FloatArray = NDArray[np.float64]
 # Okabe and Ito's colours, told apart by colour-blind readers too; the last is for "Other".
@@ -236,13 +237,8 @@ def place(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure whole or not at all; the ending of ``path`` chooses the format (png, pdf, svg)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
-    try:
+    with replacing(path) as temporary:
         figure.savefig(temporary, dpi=160)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _one_line(text: str) -> str:

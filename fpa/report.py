@@ -11,6 +11,8 @@ from typing import Any
 import jinja2
 import pandas as pd
 
+from fpa.parts import replacing
+
 _TEMPLATE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -85,6 +87,5 @@ def write_report(
         scores=[] if scores is None else scores.to_dict("records"),
         scores_note=scores_note,
     )
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(html, encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(html, encoding="utf-8")

@@ -21,7 +21,7 @@ from fpa.draws import NEVER, UNKNOWN, Draws, Rows, mixture, padded, weights
 from fpa.errors import FpaError, UsageError
 from fpa.parts import Merged, check_part, read_part, write_part, writing
 from fpa.records import BasePath, Question
-from fpa.schemas import CURVES, FORKS, ROLLOUTS, base_from_table, conform, question_from_row
+from fpa.schemas import CURVES, FORKS, ROLLOUTS, SURVIVAL, base_from_table, conform, question_from_row
 from fpa.store import natural_order, question_key, read_manifest
 from fpa.strategies import WITHOUT_CURVE, steers
 from smoothing import Observations
@@ -238,6 +238,10 @@ class Run:
     def save_forks(self, name: str, forks: pd.DataFrame) -> Path:
         """Write forks (columns as in ``fpa.schemas.FORKS``) to ``forks/<name>.parquet``."""
         return self._save("forks", name, forks, FORKS)
+
+    def save_survival(self, name: str, survival: pd.DataFrame) -> Path:
+        """Write survival (columns as in ``fpa.schemas.SURVIVAL``) to ``survival/<name>.parquet``."""
+        return self._save("survival", name, survival, SURVIVAL)
 
     def _save(self, folder: str, name: str, frame: pd.DataFrame, schema: pa.Schema) -> Path:
         target = self.path / folder / f"{name}.parquet"

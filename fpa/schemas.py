@@ -102,6 +102,14 @@ FORKS = pa.schema(
     ]
 )
 
+SURVIVAL = pa.schema(
+    [
+        pa.field("question_id", pa.string(), nullable=False),
+        ("t", pa.int32()),
+        ("survival", pa.float64()),
+    ]
+)
+
 
 def question_table(question: Question, prompt_ids: Sequence[int] | None) -> pa.Table:
     """One row of ``questions.parquet``."""

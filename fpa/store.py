@@ -132,6 +132,7 @@ class RunWriter:
         }
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
+            _refuse_strangers(path)  # before anything is written there
             lock = _lock(path)
         writer = cls(path, lock)
         try:
@@ -301,12 +302,7 @@ class RunWriter:
                 )
             self.manifest["finished"] = False
         else:
-            strangers = sorted(p.name for p in self.path.iterdir() if p.name not in (".lock", ".tmp"))
-            if strangers:
-                raise UsageError(
-                    f"{self.path} holds other files ({', '.join(strangers[:3])}) and no manifest.json: "
-                    "choose an empty or a new folder"
-                )
+            _refuse_strangers(self.path)
             self.manifest = {
                 **wanted,
                 "packages": _packages(),
@@ -506,6 +502,20 @@ def _packages() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
+
+
+def _refuse_strangers(path: Path) -> None:
+    """Refuse a folder that holds something, but no run.
+
+    Raises:
+        UsageError: naming what is there.
+    """
+    strangers = sorted(p.name for p in path.iterdir() if p.name not in (".lock", ".tmp"))
+    if strangers and "manifest.json" not in strangers:
+        raise UsageError(
+            f"{path} holds other files ({', '.join(strangers[:3])}) and no manifest.json: "
+            "choose an empty or a new folder"
+        )
 
 
 def _lock(path: Path) -> IO[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 
 from fpa.cli import main
 from fpa.errors import UsageError
+from fpa.parts import check_part
 from fpa.presets import TEMPLATES
 from fpa.settings import Settings
 from fpa.strategies.base import SEEDS, seed_of
@@ -63,6 +65,7 @@ def test_the_pipeline_in_json(collected: Path, capsys, monkeypatch, tmp_path: Pa
     found = json.loads(said)
     assert code == 0
     assert all(fork["tv"] > 0.1 for fork in found["found"])
+    check_part(Path(found["survival"]))  # it carries its digest, as every file of a run
     surviving = pd.read_parquet(found["survival"])
     assert surviving["survival"].between(0, 1).all()
     assert (surviving.groupby("question_id")["survival"].diff().dropna() <= 1e-12).all()
@@ -186,6 +189,38 @@ def test_mistakes_about_a_run_get_one_line(collected: Path, capsys, monkeypatch,
         code, _, error = run(capsys, monkeypatch, *arguments)
         assert (code, error.count("\n")) == (2, 1)
         assert says in error
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["plot", "RUN", "demo-01", "--out", "new/q.pdf"],
+        [
+            "score",
+            "RUN",
+            "--samples",
+            "5",
+            "--method",
+            "raw",
+            "--workers",
+            "1",
+            "--out",
+            "new/scores.parquet",
+        ],
+    ],
+)
+def test_a_read_only_file_system_is_one_line(
+    command: list[str], collected: Path, capsys, monkeypatch, tmp_path: Path
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    code, _, error = run(capsys, monkeypatch, *[str(collected) if a == "RUN" else a for a in command])
+    assert (code, error.count("\n")) == (1, 1)
+    assert f"cannot write {command[-1]}: the file system is read-only: choose another folder" in error
 
 
 def test_options_of_a_preset_still_count_as_left_out(capsys, monkeypatch, tmp_path: Path) -> None:

@@ -546,3 +546,10 @@ class TestReaders:
     def test_what_has_no_plain_form_is_refused(self) -> None:
         with pytest.raises(TypeError, match="no plain JSON form"):
             plain({"x": object()})
+
+
+def test_a_folder_of_something_else_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(UsageError, match=r"holds other files \(letters.txt\)"):
+        open_writer(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["letters.txt"]

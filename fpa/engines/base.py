@@ -108,7 +108,7 @@ class Engine(Protocol):
         """Token ids of plain text as it continues another: no special tokens or spaces added, none parsed."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
+        """Text of token ids: those that end a turn are left out, other special tokens may be."""
 
     def pieces(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The text each token adds, special tokens shown; joined they are the whole text."""
