@@ -187,6 +187,8 @@ class Cases:
         """Whether token ``i`` ranks an answer: "the worst", "the second best answer"."""
         if self._kinds[i] == "l":
             return self._word(i - 1) not in ("at", "not")
+        if self._word(i - 1) in ("best", "only"):
+            return False
         at = i + 1
         while at < i + 3 and (self._kind(at) in "dcl" or self._word(at) in _OTHER_RANKS):
             at += 1

@@ -22,6 +22,7 @@ from functools import lru_cache
 
 from fpa.answer_cases import Aside, Cases
 from fpa.answer_tokens import Token, fold, tokens
+from fpa.other_questions import turns
 from fpa.records import LETTERS, OTHER, Answer
 from fpa.thoughts import closing_tag, split_thoughts
 
@@ -152,24 +153,6 @@ _TURN_END = re.compile(
     r"<\|(?:im_end|eot_id|endoftext|end_of_text|user|im_start|start_header_id)\|>|</s>|<eos>|"
     r"<(?:end|start)_of_turn>|<\|(?:User|end▁of▁sentence)\|>|\[INST\]"
 )
-_NUMBERED = r"(?:[ \t]{0,3}(?:no\.?|number|#)?[ \t]{0,3}\d{1,3})?"
-_NEXT_QUESTION = re.compile(
-    rf"^[ \t>#*_\-]{{0,8}}(?:(?:next|new|another|second|follow-?up)[ \t]{{1,3}})?"
-    rf"(?:question|q|问题|題目|题目|问|質問|問題|문제|pregunta|frage){_NUMBERED}[ \t*_]{{0,4}}(?:[:.)]|$)"
-    rf"|^[ \t>#*_\-]{{0,8}}(?:human|user|student|### ?instruction)[ \t*_]{{0,4}}:"
-    r"|^(?-i:user|human)$"
-    rf"|(?-i:\bQuestion{_NUMBERED}[ \t]{{0,3}}:|\bQ\d{{0,3}}:(?=\s))"
-    rf"|\b(?:next|another|a new) question\b[^.?\n]{{0,40}}:",
-    re.IGNORECASE | re.MULTILINE,
-)
-_NEXT_TASK = re.compile(
-    rf"^[ \t>#*_\-]{{0,8}}(?:problem|exercise|task|example|passage|quiz|第[ \t]{{0,3}}\d{{1,3}}[ \t]{{0,3}}题)"
-    rf"{_NUMBERED}[ \t*_]{{0,4}}(?:[:.)]|$)",
-    re.IGNORECASE | re.MULTILINE,
-)
-_LISTED = re.compile(
-    r"(?:^|(?<=\s))\(?A[).:]\s{0,4}(?P<a>\S[^\n]{0,300}?)\s{1,4}\(?B[).:]\s{0,4}(?P<b>\S[^\n]{0,400})", re.M
-)
 
 
 @dataclass(frozen=True)
@@ -192,39 +175,10 @@ def _own_part(text: str, key: _Key, thinking: bool) -> _Own:
             break
     thoughts = split_thoughts(folded, thinking=thinking)
     answer = re.sub(r"~~[^~\n]{1,200}~~", " ", thoughts.answer)
-    cut = _next_question(answer, key)
+    cut, weak_cuts = turns(answer, key.texts)
     if cut is not None:
         answer = answer[:cut]
-    return _Own(
-        answer,
-        thoughts.open_tag is not None and cut is None,
-        tuple(match.start() for match in _NEXT_TASK.finditer(answer)),
-    )
-
-
-def _next_question(answer: str, key: _Key) -> int | None:
-    """Where the model turns to another question; None where it never does."""
-    begin = len(answer) - len(answer.lstrip())
-    cuts = []
-    for match in _NEXT_QUESTION.finditer(answer):
-        if answer[begin : match.start()].strip(" \t\n#*_>-"):
-            cuts.append(match.start())
-            break
-    for match in _LISTED.finditer(answer):
-        asked = answer.rfind("?", max(0, match.start() - 300), match.start())
-        if asked < 0 or answer[asked + 1 : match.start()].strip(" \t\n*_"):
-            continue
-        start = max(answer.rfind(mark, 0, asked) for mark in "\n.!?")
-        own = all(_same(match[group], key.texts[i]) for i, group in enumerate("ab"))
-        if not own and answer[begin : start + 1].strip():
-            cuts.append(start + 1)
-            break
-    return min(cuts, default=None)
-
-
-def _same(quoted: str, choice: str) -> bool:
-    squeeze = re.compile(r"\W+")
-    return squeeze.sub(" ", quoted.lower()).strip().startswith(squeeze.sub(" ", choice.lower()).strip())
+    return _Own(answer, thoughts.open_tag is not None and cut is None, weak_cuts)
 
 
 # ------------------------------------------------------------------------------------------------ the grammar
@@ -983,11 +937,10 @@ class _Reader:
     def read(self, *, cut_off: bool, weak_cuts: Sequence[int]) -> frozenset[int] | None:
         """The options that stand at the end; several where the last declaration is ambiguous; none or None."""
         events = sorted(map(self._placed, self.events()), key=lambda event: event.at)
-        for cut in weak_cuts:
-            before = [e for e in events if self.tokens[e.at].start < cut]
-            if any(not e.denied for e in before):
-                events = before
-                break
+        answered = min((self.tokens[e.at].start for e in events if not (e.denied or e.hedged)), default=None)
+        cut = next((cut for cut in weak_cuts if answered is not None and cut > answered), None)
+        if cut is not None:
+            events = [event for event in events if self.tokens[event.at].start < cut]
         events = list(self._without_asides(events))
         standing: frozenset[int] | None = None
         for weak in (False, True):
