@@ -78,8 +78,8 @@ _DOUBTS = re.compile(
     re.IGNORECASE,
 )
 _REMARK = re.compile(
-    r"[ \t\-:(]{0,4}(?:wrong|incorrect|correct|right|too|not|this|that|it|possible|impossible|fits?|does|doesn't|works|is|"
-    r"are|was|would|can|has|because|plausible|implausible|unlikely|likely|错|對|对|不|正确|正確|错误)\b",
+    r"[ \t\-:(]{0,4}(?:wrong|incorrect|correct|right|too|not|this|that|it|possible|impossible|fits?|does|doesn't|works|"
+    r"is|are|was|would|can|has|because|plausible|implausible|unlikely|likely|错|對|对|不|正确|正確|错误)\b",
     re.IGNORECASE,
 )
 _BEHIND = 300

@@ -168,3 +168,39 @@ def test_what_is_said_of_another_case_takes_no_stated_answer_back(stated: str, l
 @pytest.mark.parametrize(("wanted", "text"), NO_ASIDES)
 def test_another_case_counts_where_no_answer_stands_and_revisions_count(wanted: str, text: str) -> None:
     assert read(text) == wanted
+
+
+OTHER_QUESTIONS = [
+    "The largest planet is\nA) Mars\nB) Venus\nC) Jupiter\nD) Earth\nThe answer is (C).",
+    "The capital of France is ____.\nA) Rome\nB) Oslo\nC) Paris\nD) Bern\nThe answer is (C).",
+    "The capital of France is:\nA. Rome\nB. Oslo\nC. Paris\nD. Bern\nThe answer is (C).",
+    "What is the capital of France?\na) Rome\nb) Oslo\nc) Paris\nd) Bern\nThe answer is (C).",
+    "What is the capital of France?\n1) Rome\n2) Oslo\n3) Paris\nThe answer is (C).",
+    "What is the capital of France?\n- A: Rome\n- B: Oslo\n- C: Paris\nThe answer is (C).",
+    "What is the capital of France?\nThe answer is (C).",
+    "Which of these is a metal?\n(A) Wood\n(B) Glass\n(C) Iron\nThe answer is (C).",
+    "Let's do another one: which is big? The answer is (C).",
+    "Now try a new problem: how far is the moon? The answer is (C).",
+    "法国的首都是什么？\nA. 罗马\nB. 奥斯陆\nC. 巴黎\n答案是C。",
+]
+
+
+@pytest.mark.parametrize("text", OTHER_QUESTIONS)
+def test_what_follows_another_question_does_not_count(text: str) -> None:
+    assert read(f"The answer is (B).\n{text}") == "B"
+    assert read(f"x</think>The answer is (B).\n\n{text}") == "B"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "But is that right? Let me check again. Actually, the answer is (C).",
+        "Wait. What is the speed again? It is 4 m/s, so the answer is (C).",
+        "Wait, is it (B)? No, the answer is (C).",
+        "Checking the options:\nA) 2 metres: too small\nB) 4 metres: too small\nC) 8 metres: fits\nThe answer is (C).",
+        "A) 2 metres\nB) 4 metres\nC) 8 metres\nD) 16 metres\nOn reflection, the answer is (C).",
+        "However:\n1. the speed is 4 m/s\n2. the time is 2 s\nSo the answer is (C).",
+    ],
+)
+def test_what_is_asked_and_listed_about_this_question_counts(text: str) -> None:
+    assert read(f"The answer is (B).\n{text}") == "C"
