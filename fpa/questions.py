@@ -100,6 +100,9 @@ def load_tinymmlu(path: str = TINYMMLU) -> tuple[Question, ...]:
             "install it with  pip install 'fpa[hub]'  or give --questions "
             "a JSONL, CSV or Parquet file"
         ) from None
+    if Path(path).is_dir():  # nothing is downloaded; what else the package would say is in the error
+        datasets.disable_progress_bars()
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
         rows = datasets.load_dataset(path, split="test")
     except Exception as error:  # the package raises whatever its file systems and the network raise

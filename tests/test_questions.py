@@ -355,6 +355,15 @@ def test_a_folder_of_something_else_is_refused_by_name(tmp_path: Path) -> None:
         load_questions(str(tmp_path))
 
 
+def test_what_is_wrong_with_a_folder_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("datasets", reason="the package datasets (extra hub) is not installed")
+    for name in ("one", "two"):
+        pq.write_table(pa.table({name: [1, 2]}), tmp_path / f"{name}.parquet")
+    with pytest.raises(UsageError, match="holds no copy of tinyMMLU"):
+        load_questions(str(tmp_path))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_tinymmlu_by_name_asks_for_the_test_split_of_the_hub_dataset(
     tinymmlu_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
