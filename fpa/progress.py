@@ -14,7 +14,8 @@ LINE_EVERY = 10.0  # seconds between plain lines
 class CollectProgress:
     """Progress of a collection, as ``fpa.collect.Progress``; a context manager.
 
-    The total is exact for the questions whose base path is known, and takes their mean for the others.
+    The total is exact for the questions whose base path is known, and takes their mean for the others. Of a strategy in
+    rounds it is that of the rounds begun.
     """
 
     def __init__(self, console: Console) -> None:
@@ -35,7 +36,8 @@ class CollectProgress:
         )
         self._task = self._bar.add_task("collecting", total=None, rate="") if self._bar else None
         self._began = self._last_line = time.monotonic()
-        self._questions = self._known = self._known_total = self._stored = 0
+        self._known: dict[str, int] = {}  # continuations asked for, by question
+        self._questions = self._stored = 0
         self._done = self._tokens = 0
 
     def begin(self, questions: int) -> None:
@@ -43,9 +45,8 @@ class CollectProgress:
         self._questions = questions
 
     def question(self, question_id: str, continuations: int, stored: int) -> None:
-        """One more question is known."""
-        self._known += 1
-        self._known_total += continuations
+        """One more question is known, or one more round of it."""
+        self._known[question_id] = self._known.get(question_id, 0) + continuations
         self._stored += stored
         self._show()
 
@@ -62,7 +63,7 @@ class CollectProgress:
     @property
     def total(self) -> int:
         """Continuations of the whole run, as far as they are known."""
-        return round(self._known_total / max(self._known, 1) * self._questions)
+        return round(sum(self._known.values()) / max(len(self._known), 1) * self._questions)
 
     def _show(self) -> None:
         seconds = max(time.monotonic() - self._began, 1e-9)
