@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from fpa.errors import FpaError, UsageError
 
 if TYPE_CHECKING:
     from fpa.progress import CollectProgress
+    from fpa.strategies.base import GuidedStrategy
 
 app = typer.Typer(
     name="fpa",
@@ -216,6 +218,7 @@ def collect(
     from fpa.settings import Settings
     from fpa.strategies import steers
     from fpa.strategies import strategy as check_strategy
+    from fpa.strategies.base import GuidedStrategy
     from fpa.streams import check_streams
 
     if folder is None and not plan_only:
@@ -236,16 +239,17 @@ def collect(
         options=parse_options(strategy_option or (), "--strategy-option"),
     )  # fmt: skip
     default = partial(is_default, context_)
-    published = {k: v for k, v in PUBLISHED.get(strategy, {}).items() if default(k)}
-    settings = replace(settings, **published)
     if chosen is not None:
         held = {name: getattr(chosen.settings, name) for name in PRESET_SETTINGS if default(name)}
         settings = replace(settings, **held)
         questions = chosen.questions if default("questions") else questions
         model = chosen.model if default("model") else model
-        engine = "vllm" if default("engine") else engine
+        if default("engine"):
+            engine = "transformers" if settings.strategy == "eager" else "vllm"
+    published = {k: v for k, v in PUBLISHED.get(settings.strategy, {}).items() if default(k)}
+    settings = replace(settings, **published)
     refuse_strangers(context_, settings.strategy, ray is not None)
-    check_strategy(settings.strategy, settings.options)
+    guided = check_strategy(settings.strategy, settings.options)
     prompt_style(settings.prompt)
     given = {"context": context, "parallel": parallel, "threads": threads}
     engine_options: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
@@ -261,6 +265,8 @@ def collect(
         engine_options["steerable"] = True
     engine_options.update(parse_options(engine_option or ()))
     check_engine(engine, engine_options)
+    if isinstance(guided, GuidedStrategy):
+        refuse_unsteerable(guided, engine, ray is not None)
     # What the release took says nothing of another model: that one is probed.
     if chosen is not None and model == chosen.model:
         if plan_only:
@@ -698,6 +704,22 @@ def refuse_strangers(context: typer.Context, strategy: str, ray: bool) -> None:
     for name in RAY_OPTIONS:
         if not ray and not is_default(context, name):
             raise UsageError(f"--{name} belongs to --ray: give that too, or leave it out")
+
+
+def refuse_unsteerable(strategy: GuidedStrategy, engine: str, ray: bool) -> None:
+    """Say before a model is loaded that the engine cannot do what the strategy needs.
+
+    Where the engine's package is missing nothing is known of it: loading it says so.
+    """
+    from fpa.engines import engine_class
+    from fpa.engines.base import EngineError
+
+    if ray:
+        from fpa.cluster import RayEngine
+
+        strategy.check_engine(RayEngine, f"{engine} over Ray")
+    with suppress(EngineError):
+        strategy.check_engine(engine_class(engine), engine)
 
 
 def is_default(context: typer.Context, name: str) -> bool:

@@ -152,6 +152,24 @@ def test_the_plan_spends_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
         (["collect", *PRESET, "--engine-option", "gpu_memory=7"], 2, "gpu_memory must be"),
         (["collect", *PRESET, "--strategy-option", "mode=adapt"], 2, "strategy branches has no option"),
         (["collect", *PRESET, "--strategy", "adaptive"], 2, "--budget"),
+        (["collect", *PRESET, "--strategy", "eager", "--engine", "openai"], 2, "token by token"),
+        (["collect", *PRESET, "--strategy", "entropix", "--engine", "openai"], 2, "token by token"),
+        (["collect", "--strategy", "eager", "--ray", "local", "--out", "r"], 2, "llamacpp over Ray cannot"),
+        (
+            [
+                "collect",
+                "--strategy",
+                "eager",
+                "--engine",
+                "openai",
+                "--url",
+                "http://localhost:1",
+                "--out",
+                "r",
+            ],
+            2,
+            "openai cannot",
+        ),
         (["forks", "none", "--survival-threshold", "0.3"], 2, "--survival"),
         (["forks", "none", "--survival", "--survival-threshold", "1.5"], 2, "below 1.414"),
         (["forks", "none", "--threshold", "1"], 2, "below 1"),
@@ -253,6 +271,9 @@ def test_the_plan_of_a_preset_follows_the_options(capsys, monkeypatch, tmp_path:
     assert planned("--questions", "one.jsonl", "--limit", "9")["questions"] == 1
     assert planned("--strategy", "adaptive", "--budget", "1000")["generated_tokens"] < 30_000
     assert planned("--strategy", "eager")["positions"] == 100
+    # EAGER has its published M beside a preset too.
+    assert planned("--strategy", "eager")["continuations"] == 100 * 32
+    assert planned("--strategy", "eager", "--samples", "8")["continuations"] == 100 * 8
     assert planned("--rollout-tokens", "10")["generated_tokens"] < 0.1 * whole["generated_tokens"]
     # Another model is probed as ever: what the release took says nothing of it.
     probed = planned("--model", "m", "--engine", "fake", "--questions", "one.jsonl", "--samples", "2")

@@ -28,7 +28,7 @@ def load_engine(name: str, model: str, **options: Any) -> Engine:
         UsageError: no engine of that name, or options that it does not take.
         EngineError: the engine's package is missing, or the model does not load.
     """
-    engine: Engine = _engine_class(name)(model, **options)
+    engine: Engine = engine_class(name)(model, **options)
     return engine
 
 
@@ -41,10 +41,16 @@ def check_engine(name: str, options: Mapping[str, Any]) -> None:
         UsageError: no engine of that name, or options that it does not take.
     """
     with suppress(EngineError):
-        check_options(name, _engine_class(name).__init__, options)
+        check_options(name, engine_class(name).__init__, options)
 
 
-def _engine_class(name: str) -> Any:
+def engine_class(name: str) -> Any:
+    """The class of that engine, imported now.
+
+    Raises:
+        UsageError: no engine of that name.
+        EngineError: the engine's package is missing.
+    """
     if name not in ENGINES:
         raise UsageError(f"no engine named {name!r}: choose one of {', '.join(ENGINES)}")
     module, attribute, extra = ENGINES[name]

@@ -116,6 +116,13 @@ class RoundStrategy(Protocol):
 class GuidedStrategy(Protocol):
     """A strategy whose continuations a sampler of its own draws, token by token."""
 
+    def check_engine(self, engine: object, name: str) -> None:
+        """Refuse an engine, or a class of engines, that lacks what the sampler needs.
+
+        Raises:
+            UsageError: it cannot be steered in this way.
+        """
+
     def sampler(self, engine: Engine, settings: Settings) -> Sampler:
         """The sampler that takes the place of the engine's own.
 

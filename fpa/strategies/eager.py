@@ -58,17 +58,25 @@ class Eager:
                 f"and is never exceeded, or auto; got {self.theta!r}"
             )
 
+    def check_engine(self, engine: object, name: str) -> None:
+        """Refuse an engine, or a class of engines, that cannot be read token by token.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        if not hasattr(engine, ReadsNext.next_distributions.__name__):
+            raise UsageError(
+                "strategy eager needs an engine that can be read token by token (llamacpp, transformers; not over "
+                f"Ray), and {name} cannot"
+            )
+
     def sampler(self, engine: Engine, settings: Settings) -> Sampler:
         """The sampler that grows trees.
 
         Raises:
             UsageError: the engine cannot be read token by token.
         """
-        if not isinstance(engine, ReadsNext):
-            raise UsageError(
-                "strategy eager needs an engine that can be read token by token (llamacpp, transformers; not over "
-                f"Ray), and {engine.info.name} cannot"
-            )
+        self.check_engine(engine, engine.info.name)
         return TreeSampler(cast(StepEngine, engine), THETA if isinstance(self.theta, str) else self.theta)
 
     def threshold(self, bases: Sequence[BasePath]) -> float:

@@ -104,17 +104,26 @@ class Entropix:
         """One unit a position."""
         return Grid().units(index, base, settings)
 
+    def check_engine(self, engine: object, name: str) -> None:
+        """Refuse an engine, or a class of engines, that cannot be steered.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        methods = (ReadsNext.next_distributions.__name__, SteersItself.steered.__name__)
+        if not any(hasattr(engine, method) for method in methods):
+            raise UsageError(
+                f"strategy entropix needs an engine that can be steered token by token (llamacpp, transformers, "
+                f"vllm; not over Ray), and {name} cannot"
+            )
+
     def sampler(self, engine: Engine, settings: Settings) -> Sampler:
         """Rules in place of the engine's own sampling.
 
         Raises:
             UsageError: the engine cannot be steered, or the clarifying text is not one token of the model.
         """
-        if not isinstance(engine, ReadsNext | SteersItself):
-            raise UsageError(
-                f"strategy entropix needs an engine that can be steered token by token (llamacpp, transformers, "
-                f"vllm; not over Ray), and {engine.info.name} cannot"
-            )
+        self.check_engine(engine, engine.info.name)
         ids = engine.encode(self.clarify)
         if len(ids) != 1 or engine.decode(ids) != self.clarify:
             raise UsageError(
