@@ -3,9 +3,9 @@
     python -m benchmarks.steps [--questions 8] [--every 8]
 
 The same requests to the same samplers on the embedded engine: ``entropix`` draws ``--samples`` continuations from every
-``--every``-th token, ``eager`` grows a tree of at most as many sequences from each prompt. ``plain`` is the engine's own
-sampling of the requests that ``entropix`` got, which reads no distributions. The draws of one seed differ between ways,
-as sums round differently beside other sequences, so speeds are tokens per second.
+``--every``-th token, ``eager`` grows a tree of at most as many sequences from each prompt. ``plain`` is the engine's
+own sampling of the requests that ``entropix`` got, which reads no distributions. The draws of one seed differ between
+ways, as sums round differently beside other sequences, so speeds are tokens per second.
 """
 
 from __future__ import annotations

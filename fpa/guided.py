@@ -124,12 +124,12 @@ class StepSampler:
     def _has_room(self, running: Sequence[Running]) -> bool:
         if self.engine.info.reproducible:
             return not running
-        return sum(len(one.wanted) for one in running) < self.engine.at_once
+        return sum(len(one.wanted) for one in running) < self.engine.reads_at_once
 
     def _in_turn(self, running: Sequence[Running]) -> list[Running]:
         """Whose turn it is: the oldest, and of the others what still fits beside it and is read alike."""
         oldest = running[0]
-        now, room = [oldest], self.engine.at_once - len(oldest.wanted)
+        now, room = [oldest], self.engine.reads_at_once - len(oldest.wanted)
         for one in running[1:]:
             if len(one.wanted) <= room and one.request.temperature == oldest.request.temperature:
                 now.append(one)
@@ -216,7 +216,7 @@ class RuleSampler(StepSampler):
 
     def _draws(self, request: Request) -> Steps:
         # As many draws in step as the engine works on at once, their alternatives included.
-        chunk = max(1, self.engine.at_once // (1 + self.branch_limit))
+        chunk = max(1, self.engine.reads_at_once // (1 + self.branch_limit))
         roots: list[Draw] = []
         kept: list[Draw] = []
         for first in range(0, request.n, chunk):

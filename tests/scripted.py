@@ -20,7 +20,7 @@ class Scripted:
         self, p: Callable[[tuple[int, ...]], np.ndarray], at_once: int = 32, reproducible: bool = True
     ) -> None:
         self.info = EngineInfo("scripted", "1", "m", "f", 64, 1000, reproducible)
-        self.at_once = at_once
+        self.reads_at_once = at_once
         self.end_ids = frozenset((END,))
         self.p = p
         self.steps = 0
