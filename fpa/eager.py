@@ -6,7 +6,6 @@ with the likeliest token and a new one with the second likeliest; what they shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fpa.engines.base import Request, ends_with_stop
 from fpa.entropix import tempered
-from fpa.guided import Draw, StepEngine, Steps, StepSampler, pick
-from fpa.records import Distribution
+from fpa.guided import Draw, StepEngine, StepSampler, pick
 
 THETA = 2.5
 """Published threshold: nats, of the 20 likeliest tokens, renormalised (at most ln 20 = 3.0)."""
@@ -56,7 +54,7 @@ class TreeSampler(StepSampler):
     engine: StepEngine
     theta: float = THETA
 
-    def _draws(self, request: Request) -> Steps:
+    def _draws(self, request: Request) -> list[Draw]:
         theta = self.theta if request.theta is None else request.theta
         grown = [Draw(0, np.random.default_rng(request.seed))]
         running = list(grown)
@@ -64,7 +62,11 @@ class TreeSampler(StepSampler):
         seen: list[float] = []
         while running:
             # All at once, however many the engine works on: so it keeps what it has of each.
-            read = yield [request.prefix_ids + draw.ids for draw in running]
+            read = self.engine.next_distributions(
+                [request.prefix_ids + draw.ids for draw in running],
+                temperature=request.temperature,
+                entropies=False,
+            )
             limit = branch_limit(seen, theta)
             for draw, distribution in zip(list(running), read, strict=True):
                 unsure = distribution.top_entropy > limit and len(distribution.ids) > 1
@@ -82,6 +84,3 @@ class TreeSampler(StepSampler):
                     answering.add(draw)
             running = [draw for draw in running if not self._ended(request, draw)]
         return grown
-
-    def _next(self, prefixes: Sequence[tuple[int, ...]], temperature: float) -> list[Distribution]:
-        return self.engine.next_distributions(prefixes, temperature=temperature, entropies=False)

@@ -7,9 +7,8 @@ picks the token. So the same seeds give the same tokens as far as the engine's d
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -77,96 +76,42 @@ def pick(p: NDArray[np.float64], at: float) -> int:
     return int(np.searchsorted(sums, min(at * sums[-1], np.nextafter(sums[-1], 0)), side="right"))
 
 
-Steps = Generator[list[tuple[int, ...]], list[Distribution], list[Draw]]
-"""Draws in the making: yields prefixes, is sent the distribution after each, and returns the draws, finished."""
-
-
-@dataclass(eq=False)
-class Running:
-    """A request whose draws are in the making, and the prefixes that they wait for."""
-
-    request: Request
-    steps: Steps
-    wanted: list[tuple[int, ...]]
-
-
 class StepSampler:
     """What samplers share that choose every token themselves, from an engine that is read token by token."""
 
     engine: StepEngine
 
     def sample(self, requests: Iterable[Request]) -> Iterator[Completion]:
-        """Completions as they finish, as many requests in step as the engine has room for.
+        """Completions in the order of the requests."""
+        for request in requests:
+            try:
+                self._check_room(request)
+                draws = self._draws(request)
+            except EngineStopped:
+                raise
+            except EngineError as error:
+                yield Completion(request.key, (), str(error))
+                continue
+            number = {id(draw): i for i, draw in enumerate(draws)}
+            yield Completion(
+                request.key,
+                tuple(
+                    Continuation(
+                        draw.ids,
+                        draw.reason,
+                        Trace(
+                            draw.states,
+                            None if draw.parent is None else number[id(draw.parent)],
+                            draw.shared,
+                            draw.peak,
+                        ),
+                    )
+                    for draw in draws
+                ),
+            )
 
-        One request after another where the engine promises the same tokens again: what it is read with in one step
-        must then not hang on which other requests are there.
-        """
-        coming = iter(requests)
-        running: list[Running] = []
-        while True:
-            while self._has_room(running) and (request := next(coming, None)) is not None:
-                try:
-                    self._check_room(request)
-                except EngineError as error:
-                    yield Completion(request.key, (), str(error))
-                    continue
-                steps = self._draws(request)
-                running.append(Running(request, steps, next(steps)))
-            if not running:
-                return
-            now = self._in_turn(running)
-            for one, read in zip(now, self._read(now), strict=True):
-                ended = self._go_on(one, read)
-                if ended is not None:
-                    running.remove(one)
-                    yield ended
-
-    def _has_room(self, running: Sequence[Running]) -> bool:
-        if self.engine.info.reproducible:
-            return not running
-        return sum(len(one.wanted) for one in running) < self.engine.reads_at_once
-
-    def _in_turn(self, running: Sequence[Running]) -> list[Running]:
-        """Whose turn it is: the oldest, and of the others what still fits beside it and is read alike."""
-        oldest = running[0]
-        now, room = [oldest], self.engine.reads_at_once - len(oldest.wanted)
-        for one in running[1:]:
-            if len(one.wanted) <= room and one.request.temperature == oldest.request.temperature:
-                now.append(one)
-                room -= len(one.wanted)
-        return now
-
-    def _read(self, running: Sequence[Running]) -> list[list[Distribution] | EngineError]:
-        """What each request waits for, or the error that befell it alone."""
-        wanted = [prefix for one in running for prefix in one.wanted]
-        try:
-            read = iter(self._next(wanted, running[0].request.temperature))
-        except EngineStopped:
-            raise
-        except EngineError as error:
-            return [error] if len(running) == 1 else [found for one in running for found in self._read([one])]
-        return [list(islice(read, len(one.wanted))) for one in running]
-
-    def _go_on(self, one: Running, read: list[Distribution] | EngineError) -> Completion | None:
-        """Make a step of what was read; the completion of a request that has ended by it."""
-        try:
-            if isinstance(read, EngineError):
-                raise read
-            one.wanted = one.steps.send(read)
-        except StopIteration as ended:
-            return Completion(one.request.key, continuations(ended.value))
-        except EngineStopped:
-            raise
-        except EngineError as error:
-            return Completion(one.request.key, (), str(error))
-        return None
-
-    def _draws(self, request: Request) -> Steps:
-        """The continuations of one request."""
-        raise NotImplementedError
-
-    def _next(self, prefixes: Sequence[tuple[int, ...]], temperature: float) -> list[Distribution]:
-        """What there is to know of the next token after each prefix, for draws at ``temperature``."""
+    def _draws(self, request: Request) -> list[Draw]:
+        """All continuations of one request, finished."""
         raise NotImplementedError
 
     def _check_room(self, request: Request) -> None:
@@ -214,9 +159,9 @@ class RuleSampler(StepSampler):
         if self.rules.reads_attention and not self._attends:
             self.notices = (without_attention(self.engine.info.name),)
 
-    def _draws(self, request: Request) -> Steps:
+    def _draws(self, request: Request) -> list[Draw]:
         # As many draws in step as the engine works on at once, their alternatives included.
-        chunk = max(1, self.engine.reads_at_once // (1 + self.branch_limit))
+        chunk = max(1, self.engine.at_once // (1 + self.branch_limit))
         roots: list[Draw] = []
         kept: list[Draw] = []
         for first in range(0, request.n, chunk):
@@ -224,30 +169,28 @@ class RuleSampler(StepSampler):
                 Draw(i, np.random.default_rng(request.seed + i))
                 for i in range(first, min(first + chunk, request.n))
             ]
-            kept += yield from self._in_step(request, some)
+            kept += self._in_step(request, some)
             roots += some
         return [*roots, *kept]
 
-    def _in_step(self, request: Request, roots: list[Draw]) -> Steps:
-        """Draw these to their ends; returns the alternatives that were kept."""
+    def _in_step(self, request: Request, roots: list[Draw]) -> list[Draw]:
+        """Draw these to their ends; the alternatives that were kept."""
         own = {draw.root: draw for draw in roots}
         kept: list[Draw] = []
         running = list(roots)
         while running:
-            read = yield [request.prefix_ids + draw.ids for draw in running]
+            prefixes = [request.prefix_ids + draw.ids for draw in running]
+            read = self.engine.next_distributions(
+                prefixes,
+                attention=self._attends,
+                temperature=request.temperature if self.rules.reads_temperature else 1.0,
+            )
             for draw, distribution in zip(list(running), read, strict=True):
                 alternatives = self._extend(request, draw, distribution, own[draw.root])
                 kept += alternatives
                 running += alternatives
             running = [draw for draw in running if not self._ended(request, draw)]
         return kept
-
-    def _next(self, prefixes: Sequence[tuple[int, ...]], temperature: float) -> list[Distribution]:
-        return self.engine.next_distributions(
-            prefixes,
-            attention=self._attends,
-            temperature=temperature if self.rules.reads_temperature else 1.0,
-        )
 
     def _extend(self, request: Request, draw: Draw, read: Distribution, root: Draw) -> list[Draw]:
         """Add a token to a draw; the alternatives to be kept."""
@@ -279,24 +222,6 @@ class RuleSampler(StepSampler):
             root.alternatives += 1
             alternatives.append(draw.split(root.alternatives, request.seed + root.root, int(read.ids[other])))
         return alternatives
-
-
-def continuations(draws: Sequence[Draw]) -> tuple[Continuation, ...]:
-    """Finished draws as an engine's continuations, each with its trace; parents are numbered as the draws are."""
-    number = {id(draw): i for i, draw in enumerate(draws)}
-    return tuple(
-        Continuation(
-            draw.ids,
-            draw.reason,
-            Trace(
-                draw.states,
-                None if draw.parent is None else number[id(draw.parent)],
-                draw.shared,
-                draw.peak,
-            ),
-        )
-        for draw in draws
-    )
 
 
 def without_attention(engine: str) -> str:

@@ -16,16 +16,13 @@ END = 9
 class Scripted:
     """An engine whose next-token distributions are a function of the tokens after the prompt."""
 
-    def __init__(
-        self, p: Callable[[tuple[int, ...]], np.ndarray], at_once: int = 32, reproducible: bool = True
-    ) -> None:
-        self.info = EngineInfo("scripted", "1", "m", "f", 64, 1000, reproducible)
-        self.reads_at_once = at_once
+    def __init__(self, p: Callable[[tuple[int, ...]], np.ndarray], at_once: int = 32) -> None:
+        self.info = EngineInfo("scripted", "1", "m", "f", 64, 1000, True)
+        self.at_once = at_once
         self.end_ids = frozenset((END,))
         self.p = p
         self.steps = 0
         self.asked: list[tuple[int, ...]] = []
-        self.calls: list[list[tuple[int, ...]]] = []
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(map(int, text))
@@ -43,7 +40,6 @@ class Scripted:
     ) -> list[Distribution]:
         self.steps += 1
         self.asked += prefixes
-        self.calls.append(list(prefixes))
         found = []
         for prefix in prefixes:
             if 5 in prefix:

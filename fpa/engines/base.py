@@ -149,12 +149,12 @@ class ReadsNext(Protocol):
     """An engine that can be read token by token.
 
     Attributes:
-        reads_at_once: prefixes that are best read in one step; it takes more.
+        at_once: sequences that it works on at the same time.
 
     One whose attribute ``attends`` is true gives ``Distribution.attention`` where it is asked for.
     """
 
-    reads_at_once: int
+    at_once: int
 
     def next_distributions(
         self,

@@ -82,7 +82,7 @@ class FakeEngine:
         self._salt = zlib.crc32(model.encode())
         self._thought = thought
         self._delay = delay
-        self.at_once = self.reads_at_once = 32
+        self.at_once = 32
         self._fail = {self._word_id(word) for word in fail.split()}
         self.info = EngineInfo(
             name="fake",

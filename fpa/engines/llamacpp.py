@@ -58,7 +58,6 @@ MOST_SEQUENCES = 256  # that llama.cpp holds at once
 MOST_THREADS = 512  # that it works with
 PUSH = 1e6  # logit bias that decides which token is drawn
 MOST_CELLS = 2**31 - 1  # tokens of all sequences together
-READS_AT_ONCE = 24  # beyond, the attention over all of them costs what the larger batch saves
 FIRST_LISTED = 1000  # log-probabilities asked for at first; more where they leave mass out
 STEP_COVERAGE, STEP_ENTROPY_GAP = 0.98, 0.05  # what is listed where every token costs an exchange of its own
 
@@ -141,7 +140,6 @@ class LlamaCppEngine:
         self._connections = threading.local()
         self._readers = ThreadPoolExecutor(parallel, thread_name_prefix="fpa-reader")
         self._parallel = self.at_once = parallel
-        self.reads_at_once = min(parallel, READS_AT_ONCE)
         self._deterministic = deterministic
         meta = self._get("/v1/models")["data"][0]["meta"]
         self._bos = self._post("/tokenize", {"content": "", "add_special": True})["tokens"]

@@ -88,7 +88,7 @@ class TransformersEngine(TextSide):
         self._seen = LastAttention.watch(self._model)
         self.attends = self._seen is not None
         self._cache_class = transformers.DynamicCache
-        self._parallel = self.at_once = self.reads_at_once = parallel
+        self._parallel = self.at_once = parallel
         self._kept: tuple[tuple[int, ...], ...] = ()  # sequences whose cache ``next_distributions`` holds
         self._kept_cache: Any = None
         limit = int(getattr(self._model.config, "max_position_embeddings", 0)) or 2048
