@@ -924,6 +924,19 @@ def test_light_and_dark(browser: Any, sites: dict[str, Path], scheme: str) -> No
     shown.context.close()
 
 
+@pytest.mark.parametrize("control", ["#text", "#plot", "summary >> nth=0", "input[type=range] >> nth=0"])
+def test_another_theme_keeps_focus_and_scroll(shown: Page, sites: dict[str, Path], control: str) -> None:
+    page = shown.question(sites["mixed"], "plain")
+    page.locator(control).focus()
+    scrolled = page.evaluate("(window.scrollTo(0, 60), window.scrollY)")
+    assert scrolled > 0
+    drawn = page.locator(control).element_handle()
+    page.emulate_media(color_scheme="dark")
+    drawn.wait_for_element_state("hidden")  # it made room for its like in the other colours
+    expect(page.locator(control)).to_be_focused()
+    assert page.evaluate("window.scrollY") == scrolled
+
+
 def test_phone_width(browser: Any, sites: dict[str, Path]) -> None:
     shown = Page(browser, device_scale_factor=2, has_touch=True)
     shown.page.set_viewport_size({"width": 360, "height": 740})

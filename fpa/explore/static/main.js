@@ -123,11 +123,25 @@
     redraw();
   }
 
-  /** Colours are attributes, so another theme means another drawing. */
-  function redraw() {
+  /** Where an element stands below main: the next drawing of the same address has its like there. */
+  function trail(node) {
+    const steps = [];
+    for (; node !== main; node = node.parentNode) steps.unshift([...node.parentNode.children].indexOf(node));
+    return steps;
+  }
+
+  /** Colours are attributes, so another theme means another drawing; the focus and the scroll stay where they were. */
+  async function redraw() {
     if (!index) return;
+    const focused = document.activeElement;
+    const steps = main.contains(focused) ? trail(focused) : null;
+    const { scrollX, scrollY } = window;
     closePage();
-    show();
+    const mine = turn + 1;
+    await show();
+    if (mine !== turn) return;
+    window.scrollTo(scrollX, scrollY);
+    if (steps) steps.reduce((node, i) => node?.children[i], main)?.focus({ preventScroll: true });
   }
 
   async function neighbour(by) {
