@@ -18,6 +18,7 @@ import hashlib
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,11 +93,12 @@ def load_tinymmlu(path: str = TINYMMLU) -> tuple[Question, ...]:
         UsageError: if a folder holds no such data, or a row has not the fields ``question``, ``choices`` and
             ``answer``.
     """
+    kind = "a folder, read as a copy of tinyMMLU" if Path(path).is_dir() else "tinyMMLU"
     try:
         import datasets
     except ImportError:
         raise FpaError(
-            f"{path} is taken for tinyMMLU, or a folder with a copy of it, which needs the package datasets: "
+            f"{path} is {kind}, which needs the package datasets: "
             "install it with  pip install 'fpa[hub]'  or give --questions "
             "a JSONL, CSV or Parquet file"
         ) from None
@@ -158,6 +160,8 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, Row]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise UsageError(f"{path.name} line {number}: not JSON ({error.msg} at {error.colno})") from None
+        except (RecursionError, ValueError):  # brackets too deep, or a number of thousands of digits
+            raise UsageError(f"{path.name} line {number}: nested too deep, or a number too long") from None
         if not isinstance(row, dict):
             raise UsageError(f"{path.name} line {number}: a JSON object is wanted, with question and choices")
         yield f"line {number}", row
@@ -170,6 +174,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, Row]]:
     try:
         if not reader.fieldnames or "question" not in reader.fieldnames:
             raise UsageError(f"{path.name} line 1: the header has no column named question")
+        doubled = [name for name, count in Counter(reader.fieldnames).items() if name and count > 1]
+        if doubled:
+            raise UsageError(f"{path.name} line 1: the header names the column {doubled[0]} more than once")
         line = reader.line_num + 1
         for row in reader:
             if None in row:
@@ -210,6 +217,8 @@ def _parse(name: str, rows: Numbered) -> tuple[Question, ...]:
             question = _question(row)
         except ValueError as error:
             raise UsageError(f"{name} {place}: {error}") from None
+        except RecursionError:
+            raise UsageError(f"{name} {place}: nested too deep, or a number too long") from None
         if question.question_id in places:
             raise UsageError(
                 f"{name} {place}: the id {question.question_id} repeats that of {places[question.question_id]}: "
@@ -259,7 +268,7 @@ def _choices(row: Row) -> tuple[str, ...]:
     if isinstance(listed, str):
         try:
             listed = json.loads(listed)
-        except json.JSONDecodeError:
+        except (RecursionError, ValueError):  # no JSON, brackets too deep, or a number of thousands of digits
             raise ValueError(
                 'choices is no JSON list: write it as ["…", "…"], or use columns A, B, …'
             ) from None
@@ -345,6 +354,8 @@ def _written_answer(text: str, choices: tuple[str, ...]) -> str:
 def _id(row: Row, question: str, choices: tuple[str, ...]) -> str:
     for key in IDS:
         if row.get(key) == "" or _given(row.get(key)):
+            if isinstance(row[key], bytes | list | tuple | dict):
+                raise ValueError(f"the {key} must be a text or a number, not {row[key]!r:.40}")
             name = str(row[key]).strip()
             if not name or len(name) > 200 or not name.isprintable():
                 raise ValueError(

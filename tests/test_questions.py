@@ -276,6 +276,35 @@ def test_lines_that_are_no_json_object_are_named(tmp_path: Path) -> None:
         load_questions(str(path))
 
 
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"id": ' + "1" * 5000 + "}"])
+def test_json_that_python_cannot_hold_is_named(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text(json.dumps(ROW) + "\n" + line + "\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"q\.jsonl line 2: nested too deep, or a number too long"):
+        load_questions(str(file))
+
+
+def test_choices_nested_too_deep_are_named(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "q.jsonl", [{**ROW, "choices": "[" * 100_000}])
+    with pytest.raises(UsageError, match=r"q\.jsonl line 1: choices is no JSON list"):
+        load_questions(file)
+
+
+def test_a_column_named_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "q.csv"
+    file.write_text("id,id,question,A,B\n1,2,Which?,sky,rust\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"q\.csv line 1: the header names the column id more than once"):
+        load_questions(str(file))
+
+
+@pytest.mark.parametrize("name", [b"\xff", ["a"], {"a": 1}])
+def test_an_id_that_is_no_text_or_number_is_refused(tmp_path: Path, name: Any) -> None:
+    file = tmp_path / "q.parquet"
+    pq.write_table(pa.Table.from_pylist([{**ROW, "id": name}]), file)
+    with pytest.raises(UsageError, match=r"q\.parquet row 0: the id must be a text or a number"):
+        load_questions(str(file))
+
+
 def test_csv_rows_are_named_by_the_line_they_begin_at(tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
     path.write_text('question,A,B,answer\n"two\nlines?",x,y,A\nnext?,x,y,Z\n', encoding="utf-8")
