@@ -818,7 +818,7 @@ def stop_on_failures(failures: dict[str, str]) -> None:
     if failures:
         err.print(
             f"{len(failures)} question{'s' * (len(failures) > 1)} failed: {', '.join(list(failures)[:5])}; "
-            "see above why; running this command again tries only what is missing",
+            "mend what is named above, then run the same command again to retry only these",
             markup=False,
             soft_wrap=True,
         )

@@ -351,7 +351,7 @@ def test_failed_questions_exit_with_one(capsys, monkeypatch, tmp_path: Path) -> 
     )
     assert code == 1
     assert "demo-01" in error
-    assert "tries only what is missing" in error
+    assert "run the same command again" in error
 
 
 def test_ctrl_c_stops_within_seconds_and_says_how_to_resume(tmp_path: Path) -> None:

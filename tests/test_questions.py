@@ -276,7 +276,9 @@ def test_lines_that_are_no_json_object_are_named(tmp_path: Path) -> None:
         load_questions(str(path))
 
 
-@pytest.mark.parametrize("line", ["[" * 100_000, '{"id": ' + "1" * 5000 + "}"])
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"x": ' + "[" * 5000 + "]" * 5000 + "}", '{"id": ' + "1" * 5000 + "}"]
+)
 def test_json_that_python_cannot_hold_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "q.jsonl"
     file.write_text(json.dumps(ROW) + "\n" + line + "\n", encoding="utf-8")
